@@ -52,7 +52,6 @@ export class TgCoremap extends HTMLElement {
 
   connectedCallback() {
     if (this.contains(this.#canvas)) return;
-    this.#canvas.setAttribute("role", "img");
     this.append(this.#canvas, twin(this.#table, () => dirty(this)));
     this.#canvas.addEventListener("pointermove", (event) => this.#point(event));
     this.#canvas.addEventListener("click", (event) => {
@@ -81,7 +80,7 @@ export class TgCoremap extends HTMLElement {
     dirty(this);
   }
 
-  /** Name the holders of the units. @param {Holder[]} holders @param {number[]} broken not to be had */
+  /** Name the holders of the units. @param {Holder[]} holders @param {number[]} broken unavailable */
   hold(holders, broken = []) {
     this.#holders = new Map();
     for (const holder of holders) {
@@ -129,7 +128,7 @@ export class TgCoremap extends HTMLElement {
       group.forEach((number, nth) => {
         if (nth > 0 && nth % columns === 0) [x, y] = [left, y + step];
         const holder = this.#holders.get(number);
-        const hue = (holder && this.#hues.get(holder.id)) ?? "--blue";
+        const hue = (holder && this.#hues.get(holder.id)) ?? "--q4";
         const broken = this.#broken.has(number);
         this.#places.push({ number, byte: this.#bytes[at] ?? 0, x, y, holder, hue, broken });
         x += step;
@@ -160,7 +159,10 @@ export class TgCoremap extends HTMLElement {
       { name: "Unavailable", held: this.#places.filter(({ broken }) => broken) },
     ].filter(({ name, held }) => held.length > 0 || name === "Free");
     const label = kinds.map(({ name, held }) => `${name}: ${held.length} ${noun}s`).join(", ");
-    if (label !== this.#label) this.#canvas.setAttribute("aria-label", label);
+    if (label !== this.#label) {
+      this.#canvas.setAttribute("role", "img"); // not before it has a name
+      this.#canvas.setAttribute("aria-label", label);
+    }
     this.#label = label;
     if (!this.#table.closest("details")?.open) return;
     this.#table.replaceChildren(
@@ -197,7 +199,7 @@ function inRow(width, step) {
 /** @param {Place} place @param {string} noun */
 function describe({ number, byte, holder, broken }, noun) {
   const name = `${noun[0].toUpperCase()}${noun.slice(1)} ${number}`;
-  if (broken) return `${name}: not to be had`;
+  if (broken) return `${name}: unavailable`;
   if (byte === 0) return `${name}: free`;
   if (byte === OTHERS) return `${name}: held by another project`;
   if (byte !== EXCLUSIVE) return `${name}: shared by ${byte} light action${byte === 1 ? "" : "s"}`;
@@ -216,10 +218,10 @@ function draw(context, place, size, next) {
     const joined = holder && next?.holder === holder && next.y === y && next.x === x + size + GAP;
     context.fillRect(x, y, joined ? size + GAP : size, size);
   } else if (byte === OTHERS) {
-    context.fillStyle = color("--free-line");
+    context.fillStyle = color("--q2");
     context.fillRect(x, y, size, size);
   } else if (byte > 0) {
-    context.fillStyle = color("--sky");
+    context.fillStyle = color("--q3");
     context.beginPath();
     context.moveTo(x, y + size);
     context.lineTo(x + size, y + size);
@@ -227,12 +229,12 @@ function draw(context, place, size, next) {
     context.fill();
   }
   if (byte !== EXCLUSIVE) {
-    context.strokeStyle = color(byte > 0 && byte < OTHERS ? "--sky" : "--free-line");
+    context.strokeStyle = color("--q3");
     context.lineWidth = 1;
     context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
   }
   if (broken) {
-    context.strokeStyle = color("--vermillion");
+    context.strokeStyle = color("--crit");
     context.beginPath();
     context.moveTo(x, y);
     context.lineTo(x + size, y + size);

@@ -3,6 +3,7 @@
  * @module
  */
 
+import { redraw } from "../lib/icons.js";
 import { bind } from "../lib/keys.js";
 import { Live } from "../lib/live.js";
 import { dirty } from "../lib/animation_loop.js";
@@ -29,7 +30,7 @@ export class TgLive extends HTMLElement {
       if (this.#words() !== this.#said) dirty(this);
     });
     this.#button.addEventListener("click", () => this.#togglePause());
-    bind("p", () => this.#togglePause());
+    bind("p", () => this.#togglePause(), "Pause or resume the live page");
     this.live.connect();
     dirty(this);
   }
@@ -55,11 +56,14 @@ export class TgLive extends HTMLElement {
     if (this.dataset.is !== standing) {
       document.documentElement.dataset.live = standing;
       this.dataset.is = standing;
-      this.#button.setAttribute("aria-pressed", String(this.live.paused));
     }
     write(this.querySelector(".word"), WORDS[standing]);
     write(this.querySelector(".age"), this.#detail(standing));
-    write(this.#button, this.live.paused ? "Resume" : "Pause");
+    const verb = this.live.paused ? "Resume" : "Pause";
+    if (this.#button.getAttribute("aria-label") === verb) return;
+    this.#button.setAttribute("aria-label", verb);
+    write(this.#button.querySelector(".says"), verb);
+    redraw(this.#button.querySelector(".i"), this.live.paused ? "running" : "pause");
   }
 
   /** @param {import("../lib/live.js").Standing} standing */

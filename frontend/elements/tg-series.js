@@ -9,7 +9,7 @@ import { color, onTheme } from "../lib/color.js";
 import * as format from "../lib/format.js";
 import { dirty } from "../lib/animation_loop.js";
 import { SPAN_SECONDS } from "../lib/points.js";
-import { drawMarks } from "../lib/revision_marks.js";
+import { drawIncidents, drawMarks } from "../lib/revision_marks.js";
 import { offer } from "../lib/picture.js";
 import { whenSeen } from "../lib/visibility.js";
 import { line, twin } from "../lib/table.js";
@@ -42,6 +42,8 @@ export class TgSeries extends HTMLElement {
   #spanSeconds = SPAN_SECONDS;
   /** @type {Mark[]} */
   #marks = [];
+  /** @type {import("../lib/revision_marks.js").Incident[]} */
+  #incidents = [];
   #wide = 0;
   #seen = true;
 
@@ -87,6 +89,19 @@ export class TgSeries extends HTMLElement {
     if (!same) dirty(this);
   }
 
+  /** Problems of the drawn range. @param {import("../lib/revision_marks.js").Incident[]} incidents */
+  set incidents(incidents) {
+    const same = JSON.stringify(incidents) === JSON.stringify(this.#incidents);
+    this.#incidents = incidents;
+    if (!same) dirty(this);
+  }
+
+  /** @param {any} plot */
+  #drawMarks(plot) {
+    drawMarks(plot, this.#marks);
+    drawIncidents(plot, this.#incidents);
+  }
+
   paint() {
     if (!this.#plan || !this.#seen) return; // painted when it comes into sight
     if (this.#rebuild || !this.#plot) this.#build();
@@ -116,10 +131,11 @@ export class TgSeries extends HTMLElement {
       width: Math.max(240, this.#wide || this.clientWidth),
       height: HEIGHT,
       padding: [8, 18, 0, 0], // the newest time is written beyond the right end
-      cursor: { points: { size: 6 }, y: false, drag: { setScale: false } },
+      cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
       legend: { live: true },
       scales: { x: { range: () => this.#span() }, y: scaleOf(plan) },
-      hooks: { draw: [(/** @type {any} */ plot) => drawMarks(plot, this.#marks)] },
+      hooks: { draw: [(/** @type {any} */ plot) => this.#drawMarks(plot)] },
+      tzDate: (/** @type {number} */ at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       axes: [timeAxis(), valueAxis(plan)],
       series: [{ value: showTime }, ...plan.lines.map((one, at) => this.#series(one, at))],
     };
@@ -134,7 +150,7 @@ export class TgSeries extends HTMLElement {
     return {
       label,
       stroke,
-      width: plan.stacked ? 1 : 1.5,
+      width: plan.stacked ? 1 : name === "--q5" ? 2 : 1.5,
       fill: plan.stacked ? stroke : at === 0 && !plan.log ? faint : undefined,
       points: { show: false },
       // The value of the line; in a stack its height differs.

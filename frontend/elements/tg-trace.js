@@ -19,7 +19,9 @@ const AXIS = 24;
 const NAMES = 150;
 const MOST_HIGH = 560;
 const TABLE_ROWS = 200;
-const COLORS = { action: "--blue", queue: "--orange", overhead: "--purple", execution: "--green" };
+/** Time without a movement after which the address follows. */
+const SETTLED_MS = 300;
+const COLORS = { action: "--q2", queue: "--queue", overhead: "--over", execution: "--exec" };
 const FONT = "11px system-ui, sans-serif";
 
 export class TgTrace extends HTMLElement {
@@ -32,6 +34,7 @@ export class TgTrace extends HTMLElement {
   /** @type {Row[]} */
   #rows = [];
   #seconds = 1;
+  #settled = 0;
   /** @type {[number, number]} */
   #span = [0, 1];
   /** @type {Slice | null} */
@@ -87,7 +90,7 @@ export class TgTrace extends HTMLElement {
     const { rows, seconds } = read(trace);
     this.#rows = rows;
     this.#seconds = Math.max(seconds, 1e-6);
-    this.#span = [0, this.#seconds];
+    this.#span = this.#remembered();
     const count = rows.reduce((sum, row) => sum + (row.depth ? 0 : row.slices.length), 0);
     const cut = trace.otherData?.cut ? `, the first ${trace.otherData.most_actions} of more` : "";
     const start = trace.otherData?.start ? ` from ${trace.otherData.start}` : "";
@@ -166,6 +169,29 @@ export class TgTrace extends HTMLElement {
   #look(span) {
     this.#span = span;
     dirty(this);
+    clearTimeout(this.#settled);
+    this.#settled = setTimeout(() => this.#remember(), SETTLED_MS);
+  }
+
+  /** Put the stretch that is shown into the address: a link shows it again. */
+  #remember() {
+    const address = new URL(location.href);
+    const source = new URL(this.getAttribute("source") ?? "", location.href).searchParams;
+    for (const name of ["range", "to"]) {
+      if (source.has(name)) address.searchParams.set(name, source.get(name) ?? "");
+    }
+    const [from, to] = this.#span;
+    if (from <= 0 && to >= this.#seconds) address.searchParams.delete("zoom");
+    else address.searchParams.set("zoom", `${from.toFixed(3)}-${to.toFixed(3)}`);
+    history.replaceState(null, "", address);
+  }
+
+  /** The stretch in the address, within the whole. @returns {[number, number]} */
+  #remembered() {
+    const zoom = new URLSearchParams(location.search).get("zoom") ?? "";
+    const [from, to] = zoom.split("-").map(Number);
+    if (!(from >= 0 && to > from && from < this.#seconds)) return [0, this.#seconds];
+    return [from, Math.min(to, this.#seconds)];
   }
 
   /** Select the next or the previous action. @param {number} by */
@@ -233,8 +259,8 @@ export class TgTrace extends HTMLElement {
     for (const slice of seen(row.slices, from, to, pixel)) {
       const left = Math.max(this.#names, this.#x(slice.at));
       const right = Math.min(this.#wide, Math.max(left + 1, this.#x(slice.at + slice.seconds)));
-      context.fillStyle = color(COLORS[/** @type {keyof typeof COLORS} */ (slice.kind)] ?? "--sky");
-      context.globalAlpha = slice.kind === "action" ? 0.45 : 0.9;
+      context.fillStyle = color(COLORS[/** @type {keyof typeof COLORS} */ (slice.kind)] ?? "--q3");
+      context.globalAlpha = 0.9;
       context.fillRect(left, y + 1, right - left, ROW - 2);
       context.globalAlpha = 1;
       if (slice === this.#chosen) {

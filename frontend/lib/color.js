@@ -11,7 +11,7 @@ let known = new Map();
 /** @type {Set<() => void>} */
 const listeners = new Set();
 
-/** @param {string} name custom property, `--blue` @returns {string} */
+/** @param {string} name custom property, `--queue` @returns {string} */
 export function color(name) {
   let value = known.get(name);
   if (value === undefined) {

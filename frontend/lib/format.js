@@ -6,7 +6,7 @@
 const MISSING = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const clockTime = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
+const clockTime = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23", timeZone: "UTC" });
 
 /** @param {number | null | undefined} value @returns {string} */
 export function count(value) {
@@ -69,14 +69,14 @@ export function bytes(value) {
   return `${step && value < 10 ? value.toFixed(1) : Math.round(value)} ${units[step]}`;
 }
 
-/** Local time of day. @param {number} wall seconds since the epoch */
+/** Time of day in UTC, as in the top bar. @param {number} wall seconds since the epoch */
 export function clock(wall) {
   return clockTime.format(new Date(wall * 1000));
 }
 
-const dayOfYear = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
+const dayOfYear = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", timeZone: "UTC" });
 
-/** Local day: `Nov 21`. @param {number} wall seconds since the epoch */
+/** Day in UTC: `Nov 21`. @param {number} wall seconds since the epoch */
 export function day(wall) {
   return dayOfYear.format(new Date(wall * 1000));
 }

@@ -8,7 +8,7 @@
  *             units: string, amount: number, shared: boolean, since: number }} Holder
  */
 
-const HUES = ["--blue", "--green", "--orange", "--purple", "--vermillion"];
+const HUES = ["--q4", "--q3", "--q5"];
 
 /**
  * A colour for each holder: its own wherever that differs from its neighbour's.

@@ -1,10 +1,14 @@
 /**
  * Refresh of pages with answers of the scheduler: `#fresh` is loaded again every few seconds while the
  * page is visible. Not while it is in use: a selection, an open disclosure and the focus would be lost.
+ * The top bar says so, beside the button that pauses it.
  * @module
  */
 
 import "../lib/chrome.js";
+import { replaceBanner } from "../lib/problem_banner.js";
+import { clock } from "../lib/format.js";
+import { icon, redraw } from "../lib/icons.js";
 import { bind } from "../lib/keys.js";
 import { offerDrawn } from "../lib/picture.js";
 import { reach } from "../lib/scroll.js";
@@ -13,6 +17,42 @@ const EVERY_MS = 3000;
 let paused = false;
 /** The last markup of the server; the page itself changes it a little. */
 let said = document.getElementById("fresh")?.innerHTML;
+
+const state = document.createElement("span");
+const word = document.createElement("span");
+const button = document.createElement("button");
+const verb = document.createElement("span");
+
+/** Put the state and its button into the top bar, unless a live element is there. */
+function announce() {
+  const place = document.getElementById("state");
+  if (!place || place.querySelector("tg-live")) return;
+  const sign = document.createElement("span");
+  state.className = "refreshes";
+  sign.className = "sign";
+  word.className = verb.className = "says";
+  button.type = "button";
+  button.append(icon("pause"), verb);
+  button.addEventListener("click", toggle);
+  state.append(sign, word, button);
+  place.replaceChildren(state);
+  tell(`Refreshes every ${EVERY_MS / 1000} s`);
+}
+
+/** @param {string} text */
+function tell(text) {
+  if (word.textContent === text) return;
+  word.textContent = text;
+  state.dataset.is = paused ? "paused" : "live";
+  verb.textContent = paused ? "Resume" : "Pause";
+  button.setAttribute("aria-label", verb.textContent);
+  redraw(button.querySelector(".i"), paused ? "running" : "pause");
+}
+
+function toggle() {
+  paused = !paused;
+  tell(paused ? `Paused at ${clock(Date.now() / 1000)}` : `Refreshes every ${EVERY_MS / 1000} s`);
+}
 
 function inUse() {
   const part = document.getElementById("fresh");
@@ -45,6 +85,7 @@ async function refresh() {
   if (answer.redirected || answer.status === 403) signedOut();
   if (!answer.ok || answer.redirected) return;
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
+  replaceBanner(read);
   const fresh = read.getElementById("fresh");
   const part = document.getElementById("fresh");
   if (fresh && part && !inUse() && fresh.innerHTML !== said) {
@@ -52,16 +93,21 @@ async function refresh() {
     part.replaceWith(fresh);
     reach(fresh);
     offerDrawn(fresh);
-    paused ||= fresh.dataset.over !== undefined; // nothing changes any more
+    if (fresh.dataset.over === undefined) return;
+    paused = true; // nothing changes any more
+    state.remove();
   }
 }
 
 async function turn() {
   // After an error the page keeps its content and tries again later.
-  if (!paused && !inUse()) await refresh().catch(() => undefined);
+  const held = inUse();
+  if (!paused) tell(held && !document.hidden ? "Held still while in use" : `Refreshes every ${EVERY_MS / 1000} s`);
+  if (!paused && !held) await refresh().catch(() => undefined);
   setTimeout(turn, EVERY_MS);
 }
 
 offerDrawn(document);
-bind("p", () => (paused = !paused));
+announce();
+bind("p", toggle, "Pause or resume the refreshes");
 setTimeout(turn, EVERY_MS);

@@ -9,12 +9,20 @@ import "../elements/tg-live.js";
 import "../elements/tg-rows.js";
 import * as format from "../lib/format.js";
 import { dirty } from "../lib/animation_loop.js";
+import { showBanner } from "../lib/problem_banner.js";
 import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
 
 /**
  * @typedef {import("../lib/live.js").Frame} Frame
  * @typedef {import("../lib/units.js").Holder} Holder
- * @typedef {import("./nodes.js").Node} Node
+ * @typedef {{ name: string, pool: string, state: string, isolation: string, hindrance: string, hostname: string,
+ *             version: string, oversubscribed: boolean, cores_held: number, cores_total: number, cores_kept?: number,
+ *             cores_own?: number,
+ *             cores: Uint8Array, groups: string[], memory_held_bytes: number,
+ *             memory_total_bytes: number, environments: number, alarm?: string,
+ *             loss?: { since: number, returned: number | null, says: string },
+ *             gpus: { groups: string[], unhealthy: number[], memory_bytes: number,
+ *                     oversubscribed: boolean, others?: string } }} Node
  */
 
 const EXCLUSIVE = 255;
@@ -179,6 +187,7 @@ function showHolders(nodes, wall, said) {
   dirty(page);
 }
 
+live?.follow("problems", (/** @type {any} */ frame) => showBanner(frame.health));
 live?.follow("nodes", (/** @type {Frame} */ frame) => {
   page.nodes = frame.nodes;
   dirty(page);
@@ -198,7 +207,7 @@ async function showThen(at) {
   const said = answer && !answer.redirected ? await answer.json().catch(() => null) : null;
   const known = answer?.ok && said;
   get("scrub-note").textContent = known
-    ? `as it was at ${instant(said.at)}`
+    ? said.at < at ? `unchanged since ${format.clock(said.at)}` : "as it was then"
     : said?.detail ?? "The history cannot be read now.";
   page.nodes = known ? said.nodes : [];
   showHolders(page.nodes, at, known ? said : { residents: [], log: [] });

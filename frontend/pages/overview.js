@@ -1,18 +1,18 @@
 /**
- * The overview: frames in, figures, charts, maps and rows out.
+ * The overview: frames in, health, problems, resources, charts and rows out.
  * @module
  */
 
 import "../lib/chrome.js";
-import "../elements/tg-coremap.js";
 import "../elements/tg-live.js";
 import "../elements/tg-rows.js";
 import "../elements/tg-series.js";
-import "../elements/tg-stat.js";
 import * as format from "../lib/format.js";
 import { chosen, loadRange } from "../lib/history_range.js";
 import { Points, SPAN_SECONDS } from "../lib/points.js";
-import { NodeCards } from "./nodes.js";
+import { showBanner } from "../lib/problem_banner.js";
+import { ResourceStrip } from "../lib/resource_strip.js";
+import { showSituation } from "../lib/situation.js";
 
 /** @typedef {import("../lib/live.js").Frame} Frame */
 
@@ -24,6 +24,7 @@ const PHASES = /** @type {const} */ ([
 ]);
 const OUTCOMES = {
   completed: "Completed",
+  failed: "Exit code not 0",
   timeout: "Timeout",
   expired: "Expired",
   cancelled: "Cancelled",
@@ -37,10 +38,10 @@ const get = (id) => document.getElementById(id);
 const { live } = get("live");
 const points = new Points();
 const past = chosen();
-const CHARTS = ["throughput", "in-flight", "percentiles", "phases"];
+const CHARTS = ["throughput", "percentiles", "phases"];
 /** Points of the past appear when 15 seconds are complete. */
 const PAST_MS = 15_000;
-const cards = new NodeCards(get("nodes"));
+const strip = new ResourceStrip(get("resources"));
 let summaryAt = -Infinity;
 
 const rate = { show: format.amount };
@@ -54,17 +55,8 @@ const STEPS = [
 get("throughput").plan = {
   ...rate,
   lines: [
-    { column: "finished", label: "Finished", color: "--green" },
-    { column: "submitted", label: "Submitted", color: "--orange" },
-  ],
-};
-get("in-flight").plan = {
-  show: format.count,
-  floor: 4,
-  lines: [
-    { column: "running", label: "Running", color: "--blue" },
-    { column: "granted", label: "Granted", color: "--purple" },
-    { column: "queued", label: "Queued", color: "--orange" },
+    { column: "finished", label: "Finished", color: "--q5" },
+    { column: "submitted", label: "Submitted", color: "--q3" },
   ],
 };
 get("percentiles").plan = {
@@ -72,9 +64,9 @@ get("percentiles").plan = {
   log: true,
   steps: DECADES,
   lines: [
-    { column: "act_p99", label: "p99", color: "--vermillion" },
-    { column: "act_p95", label: "p95", color: "--orange" },
-    { column: "act_p50", label: "p50", color: "--blue" },
+    { column: "act_p99", label: "p99", color: "--q5" },
+    { column: "act_p95", label: "p95", color: "--q4" },
+    { column: "act_p50", label: "p50", color: "--q3" },
   ],
 };
 get("phases").plan = {
@@ -83,9 +75,9 @@ get("phases").plan = {
   steps: STEPS,
   floor: 0.001,
   lines: [
-    { column: "queue_mean", label: "Queue", color: "--orange" },
-    { column: "overhead_mean", label: "Overhead", color: "--purple" },
-    { column: "execution_mean", label: "Execution", color: "--green" },
+    { column: "queue_mean", label: "Queue", color: "--queue" },
+    { column: "overhead_mean", label: "Overhead", color: "--over" },
+    { column: "execution_mean", label: "Execution", color: "--exec" },
   ],
 };
 
@@ -101,22 +93,6 @@ get("outcomes").columns = (/** @type {any} */ row) => [
   format.count(row.lately),
   format.count(row.total),
 ];
-get("pools").columns = (/** @type {any} */ pool) => [
-  { text: pool.name },
-  pool.paused ? { text: "paused", chip: "paused" } : pool.policy,
-  format.count(pool.queued),
-  format.count(pool.granted),
-  format.count(pool.running),
-  format.amount(pool.submitted_per_second),
-  format.amount(pool.finished_per_second),
-  format.duration(pool.oldest_seconds),
-  `${format.amount(pool.cores_held)} of ${format.amount(pool.cores_total)}`,
-  format.count(pool.nodes),
-];
-get("resources").columns = (/** @type {any} */ resource) => [
-  resource.name,
-  held(resource),
-];
 get("waiting").columns = (/** @type {any} */ action) => [
   link(action),
   action.task || "–",
@@ -128,17 +104,17 @@ get("waiting").columns = (/** @type {any} */ action) => [
 get("finished").columns = (/** @type {any} */ action) => [
   link(action),
   action.task || "–",
-  { text: action.outcome.replace("_", " "), chip: action.outcome, title: action.detail ?? "" },
+  ended(action),
   format.resources(action.units),
   format.duration(action.queue_seconds),
   format.duration(action.execution_seconds),
   format.duration(action.act_seconds),
 ];
 
-/** @param {{ held: number, capacity: number, others?: number }} resource */
-function held({ held: own, capacity, others }) {
-  const beside = others ? ` + ${format.amount(others)} of other projects` : "";
-  return `${format.amount(own)}${beside} of ${format.amount(capacity)}`;
+/** @param {{ outcome: string, exit_code: number | null, detail: string | null }} action */
+function ended({ outcome, exit_code: code, detail }) {
+  if (outcome === "completed" && code) return { text: `exit ${code}`, chip: "failed" };
+  return { text: outcome.replace("_", " "), chip: outcome, title: detail ?? "" };
 }
 
 /** Ids have a common beginning and differ at the end. @param {{ id: string }} action */
@@ -156,8 +132,6 @@ function showOverview(frame) {
     get("outcomes").show(frame.outcomes.filter(({ total }) => total > 0));
   } else if (ranged) showRanged();
   get("since").textContent = frame.since ? `total since ${format.clock(frame.since)}` : "";
-  get("pools").show(frame.pools);
-  get("resources").show(frame.resources);
   get("waiting").show(frame.waiting);
   get("finished").show(frame.finished);
   showPoints(frame.wall - frame.at);
@@ -191,37 +165,19 @@ function showDurations(phases, samples, when) {
   get("samples").textContent = `${format.count(samples)} actions, ${when}`;
 }
 
-/** @param {Frame} frame */
+/** The big numbers above the charts: of now, over the last minute. @param {Frame} frame */
 function showFigures(frame) {
-  const { counts, cores, durations } = frame;
-  const act = durations.phases.act;
-  const rest = counts.granted ? `+ ${format.count(counts.granted)} granted` : "none granted";
-  const oldest = frame.oldest_seconds;
-  get("stat-rate").show(
-    format.amount(frame.finished_per_second),
-    `${format.amount(frame.submitted_per_second)} submitted/s`,
-  );
-  get("stat-running").show(format.count(counts.running), rest);
-  get("stat-queued").show(
-    format.count(counts.queued),
-    oldest == null ? "none waiting" : `oldest ${format.duration(oldest)}`,
-  );
-  for (const share of ["p50", "p95", "p99"]) {
-    get(`stat-${share}`).show(format.duration(act[share]), spent(durations.phases, share));
-  }
-  get("stat-cores").show(
-    percent(cores),
-    `${format.amount(cores.held)} of ${format.amount(cores.total)}`,
-  );
+  const { act, ...phases } = frame.durations.phases;
+  write("big-finished", format.amount(frame.finished_per_second));
+  write("big-submitted", format.amount(frame.submitted_per_second));
+  for (const share of ["p50", "p95", "p99"]) write(`big-${share}`, format.duration(act[share]));
+  for (const [phase] of PHASES) write(`big-${phase}`, format.duration(phases[phase].mean));
 }
 
-/** @param {{ held: number, total: number }} cores */
-const percent = ({ held, total }) => format.percent(held, total);
-
-/** Queue time and working time at one percentile. @param {any} phases @param {string} share */
-function spent(phases, share) {
-  if (phases.queue[share] == null) return "no action yet";
-  return `queue ${format.duration(phases.queue[share])}`;
+/** @param {string} id @param {string} text */
+function write(id, text) {
+  const element = get(id);
+  if (element.textContent !== text) element.textContent = text;
 }
 
 let drawnSecond = -1;
@@ -274,7 +230,16 @@ function summarise(frame) {
 }
 
 live.follow("overview", showOverview);
-live.follow("nodes", (/** @type {Frame} */ frame) => cards.show(frame.nodes));
+/** Since when a problem is there, and its subject: `serper` of `api:serper`. @param {any} row */
+const incidentOf = ({ since, condition }) => ({ at: since, name: condition.subject.split(/[:/]/).at(-1) });
+
+live.follow("problems", (/** @type {any} */ frame) => {
+  showBanner(frame.health);
+  showSituation(frame);
+  write("all-waiting", `${format.count(frame.waiting)} ${frame.waiting === 1 ? "action waits" : "actions wait"}`);
+  for (const id of CHARTS) get(id).incidents = frame.rows.map(incidentOf);
+});
+live.follow("resources", (/** @type {any} */ frame) => strip.show(frame.rows));
 
 showPast();
 if (!past.to) {

@@ -1,5 +1,6 @@
 """Context of every template: the page that is shown, the navigation, and what the reader may see.
 
+Every page has the problems of the system: a banner while one is critical, and their number beside the Overview.
 Every page names the pools without the rule ``sandbox: required``: their commands may harm the machine.
 Members see them as well, as they see all pools.
 """
@@ -17,6 +18,7 @@ from tangram_web import site_map
 from tangram_web.dashboard.pages import navigation_of
 from tangram_web.live.access import Sight, sight_of
 from tangram_web.pools.models import Pool
+from tangram_web.problems.reading import problems_for
 from tangram_web.records.models import NodeAvailability, NodeRecord, protection_of
 
 
@@ -46,7 +48,7 @@ def unconfined_pools(sight: Sight | None) -> list[UnconfinedPool]:
 
 
 def console(request: HttpRequest) -> dict[str, Any]:
-    """Return ``page``; ``navigation``, ``sight`` and ``unconfined`` are evaluated on first use."""
+    """Return ``page``; all else is evaluated on first use."""
 
     @cache
     def seen() -> Sight | None:
@@ -58,5 +60,6 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "page": next((page for page in site_map.PAGES if page.name == name), None),
         "navigation": SimpleLazyObject(lambda: navigation_of(site_map.PAGES, name, seen())),
         "sight": SimpleLazyObject(seen),
+        "problems": SimpleLazyObject(lambda: problems_for(seen())),
         "unconfined": SimpleLazyObject(lambda: unconfined_pools(seen())),
     }

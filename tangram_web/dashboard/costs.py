@@ -86,14 +86,14 @@ def cost_of_action(row: ActionRecord) -> list[tuple[str, str]]:
             continue
         granted = units * held_seconds
         if kind == "cpu" and row.widths:
-            granted = _integral(row.widths, held_seconds)
+            granted = integral(row.widths, held_seconds)
         used = row.used["cpu_seconds"] if row.used and kind == "cpu" else None
         counted = "" if used is None else f", {amount(used)} used"
         words.append((name, f"{amount(granted)} granted{counted}"))
     return words
 
 
-def _integral(widths: list[list[float]], until: float) -> float:
+def integral(widths: list[list[float]], until: float) -> float:
     """Return units times seconds of ``[[since, units], …]``."""
     ends = [since for since, _ in widths[1:]] + [until]
     return sum(

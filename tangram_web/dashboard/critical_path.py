@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from tangram_web.dashboard.timeline import durations_of
+from tangram_web.dashboard.timeline import durations_of, start_of
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
 OWN = "own"
@@ -67,6 +67,26 @@ class CriticalPath:
     shares: list[ResourceShare]
     seconds: float
 
+    def share_of(self, *kinds: str) -> float:
+        """Return the share of the makespan that links of ``kinds`` take, 0 to 1."""
+        found = sum(getattr(share, kind) for share in self.shares for kind in kinds)
+        return float(found) / self.seconds if self.seconds else 0.0
+
+    @property
+    def waited(self) -> float:
+        """Share in which its actions waited: in queues, and for their start and their report."""
+        return self.share_of("queue", "overhead")
+
+    @property
+    def ran(self) -> float:
+        """Share in which its actions ran."""
+        return self.share_of("execution")
+
+    @property
+    def own(self) -> float:
+        """Share between its actions, in which the trainer thinks or generates."""
+        return self.share_of(OWN)
+
     @property
     def drawn(self) -> list[PathLink]:
         """Links that are wide enough to be seen."""
@@ -82,7 +102,7 @@ def critical_path(
     trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now: datetime
 ) -> CriticalPath:
     """Return the critical path of ``trajectory`` through ``actions``, in any order."""
-    start = min([trajectory.opened_at, *(action.submitted_at for action in actions)])
+    start = start_of(trajectory, actions)
     spans = [_span(action, start, now) for action in actions]
     last = max([end for _, end, _ in spans], default=0.0)
     if trajectory.finished_at is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tangram_web.dashboard.timeline import durations_of
+from tangram_web.dashboard.timeline import durations_of, start_of
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
 
 #: Height of a row, in units of the drawing.
@@ -56,7 +56,7 @@ def flame_of(
     trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now: datetime
 ) -> FlameGraph:
     """Return the graph of ``actions``, oldest first, below their steps."""
-    start = min([trajectory.opened_at, *(action.submitted_at for action in actions)])
+    start = start_of(trajectory, actions)
     extents = [_Extent(action, start, now) for action in actions]
     last = max([extent.end for extent in extents], default=0.0)
     if trajectory.finished_at is not None:

@@ -6,11 +6,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 from django.http import QueryDict
+from numpy.typing import NDArray
 
 from tangram_web.lib import bus
+from tangram_web.live.rollups.histogram import PHASES
 from tangram_web.live.rollups.projects import IDLE_SECONDS, MAX_PROJECTS, PROJECT_SIZES
-from tangram_web.live.rollups.query import RangeResult, query_range
+from tangram_web.live.rollups.query import RangeResult, query_histogram, query_range
 from tangram_web.live.rollups.rollup import RETAINED, SIZES
 from tangram_web.live.rollups.store import RollupStore
 from tangram_web.pools.models import ConfigRevision
@@ -45,6 +48,18 @@ def recalled_of(first: float, last: float, now: float, project: str = "") -> Ran
     if project:
         recalled.columns.pop("cores", None)  # cores are not counted per project and second
     return recalled
+
+
+def binned_of(
+    first: float, last: float, now: float, project: str = ""
+) -> dict[str, NDArray[np.int64]]:
+    """Return the histogram of each phase over a range; its bins are those of `rollups.histogram`.
+
+    Raises redis.RedisError.
+    """
+    read = partial(RollupStore(bus.redis_client(), bus.keys()).read, project=project)
+    found = query_histogram(read, first, last, now, PROJECT_SIZES if project else SIZES)
+    return dict(zip(PHASES, found.counts, strict=True))
 
 
 def not_kept(project: str) -> str:

@@ -1,6 +1,6 @@
-"""Pages: one entry gives an address its view, template, readers and place in the navigation.
+"""Pages: one entry gives an address its view, template, readers and place in the side bar.
 
-`tangram_web.site_map` lists all pages. URL patterns, the navigation bar, the keyboard help, the
+`tangram_web.site_map` lists all pages. URL patterns, the side bar, the keyboard help, the
 guards and the page tests are derived from that list; no page is guarded or linked anywhere else.
 """
 
@@ -51,9 +51,12 @@ _GUARDS: Final[dict[Access, Callable[..., Callable[..., HttpResponse]]]] = {
 
 
 class NavigationGroup(StrEnum):
-    """Groups of the navigation bar."""
+    """Groups of the side bar, in its order; the first has no heading."""
 
-    MONITOR = "Monitor"
+    OVERVIEW = "Overview"
+    WORK = "Work"
+    RESOURCES = "Resources"
+    UNDERSTAND = "Understand"
     MANAGE = "Manage"
 
 
@@ -70,10 +73,14 @@ class ConsolePage:
     access: Access
     #: Text of its link, and the start of the document title; empty when the view sets a title.
     title: str = ""
+    #: One sentence under the title: the question that the page answers. Each page with a title has one.
+    purpose: str = ""
     #: Rendered with the context that the view returns; empty when the view returns responses.
     template: str = ""
-    #: Place in the navigation bar; None for a page that other pages link to.
+    #: Place in the side bar; None for a page that other pages link to.
     group: NavigationGroup | None = None
+    #: Symbol of its link, an id in `frontend/icons.svg`.
+    icon: str = "list"
     #: The page whose link is marked as current while this one is shown; its own when empty.
     section: str = ""
     #: Second key of the shortcut ``g`` + key.
@@ -96,12 +103,31 @@ class ConsolePage:
 
 @dataclass(frozen=True)
 class NavigationLink:
-    """An entry of the navigation bar."""
+    """An entry of the side bar."""
 
     title: str
     address: str
     key: str
+    icon: str
     current: bool
+
+
+@dataclass(frozen=True)
+class NavigationSection:
+    """A group of the side bar with its links."""
+
+    #: Empty for the first group.
+    heading: str
+    links: list[NavigationLink]
+
+
+@dataclass(frozen=True)
+class Navigation:
+    """The side bar as one reader has it."""
+
+    sections: list[NavigationSection]
+    #: Title of the page, or of the page that leads to it; empty beside all of them.
+    current: str
 
 
 def url_patterns(pages: Iterable[ConsolePage]) -> list[URLResolver]:
@@ -113,19 +139,27 @@ def url_patterns(pages: Iterable[ConsolePage]) -> list[URLResolver]:
     return [path("", include((patterns, app))) for app, patterns in apps.items()]
 
 
-def navigation_of(
-    pages: Iterable[ConsolePage], current: str, sight: Sight | None
-) -> dict[str, list[NavigationLink]]:
+def navigation_of(pages: Iterable[ConsolePage], current: str, sight: Sight | None) -> Navigation:
     """Return the links of each group that a reader with ``sight`` may open.
 
     ``current`` is the name of the page that is shown.
     """
     known = list(pages)
     section = next((page.section or page.name for page in known if page.name == current), "")
-    links: dict[str, list[NavigationLink]] = {group.value.lower(): [] for group in NavigationGroup}
+    links: dict[NavigationGroup, list[NavigationLink]] = {group: [] for group in NavigationGroup}
     for page in known:
         hidden = page.access is Access.ALL_PROJECTS and (sight is None or not sight.everything)
         if page.group is not None and not hidden:
-            link = NavigationLink(page.title, reverse(page.name), page.key, page.name == section)
-            links[page.group.value.lower()].append(link)
-    return links
+            links[page.group].append(
+                NavigationLink(
+                    page.title, reverse(page.name), page.key, page.icon, page.name == section
+                )
+            )
+    return Navigation(
+        [
+            NavigationSection("" if group is NavigationGroup.OVERVIEW else group.value, found)
+            for group, found in links.items()
+            if found
+        ],
+        next((link.title for found in links.values() for link in found if link.current), ""),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from time import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import redis
 from django.http import QueryDict
@@ -99,6 +99,25 @@ def api_rows(
         for name, stands in sorted(resources.items())
         if name in addresses
     ]
+
+
+class ApiStanding(NamedTuple):
+    """The judgement on a resource: what its chip says."""
+
+    #: ``ready``, ``full``, ``paused`` or ``exhausted``.
+    name: str
+    says: str
+
+
+def standing_of(row: Mapping[str, Any]) -> ApiStanding:
+    """Return whether actions can start on the resource of a row of `api_rows`."""
+    if any(quota["left"] <= 0 for quota in row["quotas"]):
+        return ApiStanding("exhausted", "quota used up")
+    if row["hindrance"]:
+        return ApiStanding("paused", row["hindrance"])
+    if row["waiting"] and row["held"] >= row["capacity"]:
+        return ApiStanding("full", "all units held")
+    return ApiStanding("ready", "available")
 
 
 def holders_of(sight: Sight, kind: str) -> tuple[bool, list[dict[str, Any]]]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
-from urllib.parse import urlencode
+from typing import Any, Final, TypeVar
 
 import msgspec
 from django.db.models import Model, QuerySet, TextField
 from django.db.models.functions import Cast
-from django.http import QueryDict
 
-from domain.action import ActionState, Outcome
-from tangram_web.lib.instants import instant_of
+from tangram_web.lib.endings import FAILED
 from tangram_web.live.access import Sight
 from tangram_web.records.models import (
     ActionRecord,
@@ -22,117 +18,25 @@ from tangram_web.records.models import (
     TaskRecord,
     TrajectoryRecord,
 )
-from tangram_web.records.selectors import through_door
 
 Row = TypeVar("Row", bound=Model)
 
-PAGE: Final = 50
 #: Most actions drawn of a trajectory, and most steps shown of a task.
 LANES: Final = 300
 STEPS: Final = 100
+#: Actions of a trajectory shown before and after one of them.
+NEIGHBOURS: Final = 3
 #: Most forks named of a trajectory.
 FORKS: Final = 64
-#: Filters by the names they have in the address.
-FILTERS: Final = ("state", "outcome", "task", "trajectory", "project", "door")
-TRAJECTORY_FILTERS: Final = ("state", "task", "project")
-TASK_FILTERS: Final = ("project",)
-LIVE_STATES: Final = frozenset(ActionState) - {ActionState.FINISHED}
-
-
-@dataclass(frozen=True)
-class ActionPage:
-    """Some actions, newest first, and the links to the following ones."""
-
-    rows: list[ActionRecord]
-    filters: dict[str, str]
-    #: Query strings of the following and of the first page; empty when there is none.
-    older: str
-    newest: str
-    #: Describes a filter value that no action can have.
-    mistake: str = ""
-
-    @property
-    def filtered(self) -> bool:
-        return bool(self.filters)
-
-
-def action_page(sight: Sight, query: QueryDict) -> ActionPage:
-    """Return the page of actions that a query selects.
-
-    The cursor is an id, and ids sort by submission: a page does not shift while actions arrive.
-    """
-    filters = _given(query, FILTERS)
-    before = query.get("before", "")
-    mistake = _mistake(filters | ({"before": before} if before else {}))
-    rows = [] if mistake else list(sight.of(_matching(filters, before))[: PAGE + 1])
-    older = ""
-    if len(rows) > PAGE:
-        rows = rows[:PAGE]
-        older = urlencode(filters | {"before": rows[-1].id})
-    newest = urlencode(filters) or "newest" if before else ""
-    return ActionPage(rows, filters, older, newest, mistake)
 
 
 class ImpossibleFilter(ValueError):
     """A filter has a value that no row can have."""
 
 
-def filtered_actions(sight: Sight, query: QueryDict) -> QuerySet[ActionRecord]:
-    """Return all actions that a query selects. Raises ImpossibleFilter."""
-    return sight.of(_actions_where(_checked(query, FILTERS)))
-
-
-def filtered_trajectories(sight: Sight, query: QueryDict) -> QuerySet[TrajectoryRecord]:
-    """Return all trajectories that a query selects. Raises ImpossibleFilter."""
-    return sight.of(TrajectoryRecord.objects.filter(**_checked(query, TRAJECTORY_FILTERS)))
-
-
-def filtered_tasks(sight: Sight, query: QueryDict) -> QuerySet[TaskRecord]:
-    """Return all tasks that a query selects. Raises ImpossibleFilter."""
-    return sight.of(TaskRecord.objects.filter(**_checked(query, TASK_FILTERS)))
-
-
-def _checked(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
-    filters = _given(query, names)
-    mistake = _mistake(filters) if names is FILTERS else _unreadable(filters)
-    if mistake:
-        raise ImpossibleFilter(mistake)
-    return filters
-
-
-def _given(query: QueryDict, names: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name in names if (value := query.get(name, "").strip())}
-
-
-def _unreadable(filters: dict[str, str]) -> str:
-    return next((f"{v!r} is not a valid {n}" for n, v in filters.items() if not _readable(v)), "")
-
-
 def action_record(sight: Sight, action_id: str) -> ActionRecord | None:
     """Return an action's row; None if it is missing or may not be seen."""
     return _one(sight, ActionRecord.objects.all(), action_id)
-
-
-@dataclass(frozen=True)
-class RowPage(Generic[Row]):
-    """Some rows, the latest first, and the link to the following ones."""
-
-    rows: list[Row]
-    filters: dict[str, str]
-    older: str
-    mistake: str = ""
-
-
-def trajectory_page(sight: Sight, query: QueryDict) -> RowPage[TrajectoryRecord]:
-    """Return the page of trajectories that a query selects."""
-    rows = TrajectoryRecord.objects.order_by("-opened_at", "-key").defer("environment", "metadata")
-    return _by_opening(sight.of(rows), query, TRAJECTORY_FILTERS)
-
-
-def task_page(sight: Sight, query: QueryDict) -> RowPage[TaskRecord]:
-    """Return the page of tasks that a query selects."""
-    rows = TaskRecord.objects.order_by("-opened_at", "-key").defer("metadata")
-    return _by_opening(sight.of(rows), query, TASK_FILTERS)
 
 
 def trajectory_record(sight: Sight, key: str) -> TrajectoryRecord | None:
@@ -165,6 +69,18 @@ def actions_of_trajectory(trajectory: TrajectoryRecord) -> list[ActionRecord]:
     return list(reversed(latest))
 
 
+def neighbours_of(action: ActionRecord) -> list[ActionRecord]:
+    """Return an action among the `NEIGHBOURS` before and after it in its trajectory, oldest first."""
+    if action.trajectory is None:
+        return []
+    rows = ActionRecord.objects.filter(project=action.project, trajectory=action.trajectory).defer(
+        "result", "metadata"
+    )
+    before = list(rows.filter(pk__lt=action.pk).order_by("-pk")[:NEIGHBOURS])
+    after = list(rows.filter(pk__gt=action.pk).order_by("pk")[:NEIGHBOURS])
+    return [*reversed(before), action, *after]
+
+
 def forks_of(trajectory: TrajectoryRecord) -> list[str]:
     """Return the names of its forks, which are in its task; up to `FORKS`."""
     named = msgspec.json.encode({"forked_from": trajectory.name}).decode()[1:-1]
@@ -190,8 +106,13 @@ def steps_of(task: TaskRecord) -> list[dict[str, Any]]:
     ]
 
 
+def failing_of(outcomes: Iterable[dict[str, Any]]) -> int:
+    """Return how many commands of a task ended with an exit code that is not 0."""
+    return sum(end["actions"] for end in outcomes if end["outcome"] == FAILED)
+
+
 def outcomes_of(task: TaskRecord) -> list[dict[str, Any]]:
-    """Return its outcomes, the most frequent first, with the number of actions and mean times."""
+    """Return its endings, the most frequent first, with the number of actions and mean times."""
     rows = EndRecord.objects.filter(project=task.project, task=task.name).order_by("-actions")
     return [
         {
@@ -208,58 +129,6 @@ def outcomes_of(task: TaskRecord) -> list[dict[str, Any]]:
 
 def _mean(total: float, count: int) -> float | None:
     return total / count if count else None
-
-
-def _by_opening(rows: QuerySet[Row], query: QueryDict, names: tuple[str, ...]) -> RowPage[Row]:
-    filters = _given(query, names)
-    mistake = _unreadable(filters)
-    before = query.get("before", "")
-    moment = instant_of(before)
-    if before and moment is None:
-        mistake = f"{before!r} is not an instant"
-    if mistake:
-        return RowPage([], filters, "", mistake)
-    rows = rows.filter(**filters)
-    if moment is not None:
-        rows = rows.filter(opened_at__lt=moment)
-    found = list(rows[: PAGE + 1])
-    older = ""
-    if len(found) > PAGE:
-        found = found[:PAGE]
-        last: Any = found[-1]
-        older = urlencode(filters | {"before": last.opened_at.isoformat()})
-    return RowPage(found, filters, older)
-
-
-def _matching(filters: dict[str, str], before: str) -> QuerySet[ActionRecord]:
-    rows = _actions_where(filters).order_by("-id")
-    if before:
-        rows = rows.filter(id__lt=before)
-    # Results can be large, and the list does not show them.
-    return rows.defer("result", "spec", "metadata")
-
-
-def _actions_where(filters: dict[str, str]) -> QuerySet[ActionRecord]:
-    columns = {name: value for name, value in filters.items() if name != "door"}
-    rows = ActionRecord.objects.filter(**columns)
-    if door := filters.get("door"):
-        rows = through_door(rows, door)
-    if filters.get("state") in LIVE_STATES:
-        # Redundant, but the partial index of live actions has this condition: without it, a query for
-        # the few live actions reads all finished ones.
-        rows = rows.filter(finished_seq__isnull=True)
-    return rows
-
-
-def _mistake(filters: dict[str, str]) -> str:
-    for name, value in filters.items():
-        if not _readable(value):
-            return f"{value!r} is not a valid {name}"
-    for name, values in (("state", ActionState), ("outcome", Outcome)):
-        given = filters.get(name)
-        if given is not None and given not in set(values):
-            return f"{given!r} is not a valid {name}: use one of {', '.join(values)}"
-    return ""
 
 
 def _readable(text: str) -> bool:

@@ -37,26 +37,19 @@ class ActionLane:
 
 @dataclass(frozen=True)
 class Chart:
-    """All lanes, and the shares of the span."""
+    """All lanes, and the length of the span."""
 
     lanes: list[ActionLane]
     seconds: float
-    #: Shares of the span, 0 to 1. The rest is the trainer's own: thinking or generating.
-    waiting: float
-    working: float
 
     @property
     def height(self) -> int:
         return max(LANE, LANE * len(self.lanes))
 
-    @property
-    def own(self) -> float:
-        return max(0.0, 1.0 - self.waiting - self.working)
-
 
 def lanes_of(trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now: datetime) -> Chart:
     """Lay out ``actions``, oldest first, over the life of ``trajectory`` so far."""
-    start = min([trajectory.opened_at, *(action.submitted_at for action in actions)])
+    start = start_of(trajectory, actions)
     ends = [_end(action, now) for action in actions]
     end = max([trajectory.finished_at or start, *ends])
     span = max(1e-6, (end - start).total_seconds())
@@ -64,12 +57,15 @@ def lanes_of(trajectory: TrajectoryRecord, actions: Sequence[ActionRecord], now:
         ActionLane(action, index * LANE, _placed(action, start, span, now))
         for index, action in enumerate(actions)
     ]
-    spent = {"queue": 0.0, "overhead": 0.0, "execution": 0.0}
-    for lane in lanes:
-        for phase in lane.phases:
-            spent[phase.name] += phase.seconds
-    waiting = min(1.0, (spent["queue"] + spent["overhead"]) / span)
-    return Chart(lanes, span, waiting, min(1.0 - waiting, spent["execution"] / span))
+    return Chart(lanes, span)
+
+
+def start_of(trajectory: TrajectoryRecord, actions: Sequence[ActionRecord]) -> datetime:
+    """Return where drawings begin: at the opening, or at the first action if earlier ones are left out."""
+    submitted = [action.submitted_at for action in actions]
+    if submitted and len(actions) < trajectory.actions:
+        return min(submitted)
+    return min([trajectory.opened_at, *submitted])
 
 
 def _end(action: ActionRecord, now: datetime) -> datetime:

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 import redis
 import redis.asyncio
+import redis.retry
 from django.conf import settings
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -40,6 +41,8 @@ IN_FORCE_POLL_SECONDS: Final = 0.01
 
 #: Longest wait of a websocket for Redis; after that the browser had better reconnect.
 PATIENCE_SECONDS: Final = 4.0
+#: Longest wait of a page for what it can do without.
+IMPATIENT_SECONDS: Final = 0.5
 
 T = TypeVar("T")
 
@@ -61,6 +64,21 @@ def redis_client() -> redis.Redis:
 @cache
 def _client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0)
+
+
+def impatient_client() -> redis.Redis:
+    """Return this process's client for what a page can do without: one try, half a second."""
+    return _impatient(settings.TANGRAM_REDIS_URL)
+
+
+@cache
+def _impatient(url: str) -> redis.Redis:
+    return redis.Redis.from_url(
+        url,
+        retry=redis.retry.Retry(NoBackoff(), 0),
+        socket_timeout=IMPATIENT_SECONDS,
+        socket_connect_timeout=IMPATIENT_SECONDS,
+    )
 
 
 async def with_timeout(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:

@@ -18,6 +18,7 @@ import redis
 from contract.fleet_status import FleetsStatus
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from contract.rollout_status import RolloutsStatus, RolloutStatus
+from contract.selector_status import SelectorsStatus
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import Conflict, NotFound, Unavailable
 from domain.events import (
@@ -30,6 +31,8 @@ from domain.events import (
 from domain.fleet_events import FleetsQueried
 from domain.ids import ActionId
 from domain.rollout_events import RolloutsQueried
+from domain.selector_events import SelectorsQueried
+from domain.selectors import Parallelism
 from tangram_web.lib import bus
 
 ANSWER_SECONDS: Final = 2.0
@@ -39,6 +42,7 @@ _decisions = msgspec.msgpack.Decoder(DecisionsResponse)
 _fleets = msgspec.msgpack.Decoder(FleetsStatus)
 _queues = msgspec.msgpack.Decoder(QueuesResponse)
 _rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
+_selectors = msgspec.msgpack.Decoder(SelectorsStatus)
 _status = msgspec.msgpack.Decoder(dict[str, Any])
 
 
@@ -97,6 +101,17 @@ def fleets(
         "fleet": fleet, "projects": projects, "trajectory": trajectory, "plan": plan, "plan_limit": plan_limit,
     }  # fmt: skip
     return _fleets.decode(_ask(FleetsQueried, **about, limit=limit) or b"\x80")
+
+
+def selectors(
+    selector: str = "", *, cells: bool = False, history: bool = False, pin: Parallelism | None = None,
+    forced: bool = False,
+) -> SelectorsStatus:  # fmt: skip
+    """Return the selectors by name, or one with its cells, its history, and whether a pin would be refused. Raises Unavailable."""
+    about = {
+        "selector": selector, "cells": cells, "history": history, "pin": pin, "forced": forced,
+    }  # fmt: skip
+    return _selectors.decode(_ask(SelectorsQueried, **about) or b"\x80")
 
 
 def status() -> dict[str, Any]:

@@ -128,8 +128,8 @@ def _operation(route: Route, error: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": [*in_path, *map(_parameter, route.parameters)],
         "responses": {str(code): _response(code, body) for code, body in route.responses.items()},
     }
-    if route.scope is not None:
-        operation |= {"security": _BEARER, "x-scope": route.scope}
+    if (shown := route.scope or route.own_token) != "":
+        operation |= {"security": _BEARER, "x-scope": shown}
         operation["responses"] |= _errors({*_ROUTE_ERRORS, *route.errors}, error)
     if route.body is not None:
         operation["requestBody"] = {

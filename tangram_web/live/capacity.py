@@ -16,6 +16,7 @@ from domain.confinement import can_sandbox, why_refused
 from domain.ids import ResourceId, TrajectoryKey, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory
 from domain.resources import MILLI
+from tangram_web.live.losses import Losses, alarm_of
 
 #: Byte of a core in the map: 0 free, up to `OTHERS` - 1 the number of light actions that share it,
 #: `EXCLUSIVE` one holder.
@@ -82,6 +83,8 @@ class Capacity:
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeCapacity] = {}
+        #: The latest loss of each node.
+        self.losses = Losses()
         self.config = Config()
         self.held: Counter[ResourceId] = Counter()
         #: Actions that share a chunk of GPUs.
@@ -104,6 +107,7 @@ class Capacity:
     def forget(self, name: str) -> None:
         """Remove a node with its holdings and environments; an unknown one is not an error."""
         node = self.nodes.pop(name, None)
+        self.losses.forget(name)
         for kind in () if node is None else node.inventory.resources:
             self.held.pop(node_resource(kind, name), None)
             self._light.pop(node_resource(kind, name), None)
@@ -152,6 +156,10 @@ class Capacity:
         }
         return own
 
+    def environments_on(self, name: str) -> int:
+        """Return the number of environments on a node."""
+        return sum(node == name for node, _ in self._environments.values())
+
     def place_environment(self, key: TrajectoryKey, node: str, memory_bytes: int) -> None:
         """Add a trajectory's environment on the node of its first command."""
         self._environments.setdefault(key, (node, memory_bytes))
@@ -168,6 +176,30 @@ class Capacity:
                 held += self._held_of(node)
                 total += node.cpu.capacity
         return held / MILLI, total / MILLI
+
+    def lost_cores(self, pool: str | None = None) -> float:
+        """Return the cores of lost nodes, of one pool or of all."""
+        lost = (node for node in self.nodes.values() if node.lost)
+        return sum(n.cpu.capacity for n in lost if pool in (None, n.inventory.pool)) / MILLI
+
+    def gpus_of(self, pool: str) -> dict[str, float]:
+        """Return held, usable and lost GPUs of a pool."""
+        held = total = lost = 0.0
+        for name, node in self.nodes.items():
+            gpu = node.inventory.resources.get("gpu")
+            if gpu is None or node.inventory.pool != pool:
+                continue
+            usable = gpu.capacity / MILLI - len({*gpu.unhealthy, *node.stuck})
+            if node.lost:
+                lost += usable
+            else:
+                total += usable
+                held += self.held[node_resource("gpu", name)] / MILLI
+        return {"held": held, "total": total, "lost": lost}
+
+    def quarantined(self) -> list[str]:
+        """Return the GPU services that are in quarantine."""
+        return sorted(name for name, each in self.config.services.items() if each.quarantined)
 
     def _held_of(self, node: NodeCapacity) -> int:
         """Return the held part of the capacity: light actions on shared cores are beside it."""
@@ -205,6 +237,7 @@ class Capacity:
             "name": name,
             "pool": inventory.pool,
             "state": self._state(name, node),
+            "drained": name in self.config.drained_nodes,
             "isolation": inventory.isolation,
             "hindrance": node.refuses or self._hindrance(inventory),
             "hostname": inventory.hostname,
@@ -219,7 +252,20 @@ class Capacity:
             "memory_total_bytes": node.memory_bytes,
             "environments": environments,
             "gpus": node.gpus,
+            **self._loss(name, node),
         }
+
+    def _loss(self, name: str, node: NodeCapacity) -> dict[str, Any]:
+        """Return the latest loss of a node, and the banner while work hangs on it."""
+        loss, pool = self.losses.of(name), node.inventory.pool
+        if loss is None:
+            return {}
+        others = sum(
+            not other.lost and other.inventory.pool == pool and at not in self.config.drained_nodes
+            for at, other in self.nodes.items()
+        )
+        alarm = alarm_of(name, pool, loss, others) if node.lost else ""
+        return {"loss": loss.row(), "alarm": alarm}
 
     def _hindrance(self, inventory: NodeInventory) -> str:
         """Return why a ready node gets no actions; empty: nothing hinders it."""

@@ -50,24 +50,31 @@ from domain.events import (
     TrajectoryFinished,
     TrajectoryOpened,
 )
-from domain.ids import TrajectoryKey, task_key, trajectory_key
-from domain.inventory import PoolConfig
+from domain.ids import ActionId, TrajectoryKey, task_key, trajectory_key
 from domain.journal_reducer import JournalReducer, on
-from domain.resources import MILLI
 from domain.rollout_events import RolloutsSubmitted
+from tangram_web.lib.endings import exit_code_of
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.gpu_history import GpuHistory
 from tangram_web.live.holders import Holders
+from tangram_web.live.losses import REQUEUED
 from tangram_web.live.open_actions import (
     RATE_SECONDS,
     OpenAction,
     OpenActions,
     OpenTrajectories,
 )
+from tangram_web.live.overview_rows import pool_rows, wait_seconds, waiting_row, wanted_rows
 from tangram_web.live.residents import GpuResidents
 from tangram_web.live.rollups.projects import MAX_RECENT, ProjectActivity
-from tangram_web.live.rollups.recent import CHART_SECONDS, FRAME_POINTS, RecentActivity
+from tangram_web.live.rollups.recent import (
+    CHART_SECONDS,
+    FRAME_POINTS,
+    WINDOW_SECONDS,
+    RecentActivity,
+)
 from tangram_web.live.rollups.rollup import Rollup, RollupBuilder
+from tangram_web.live.task_endings import TaskEndings
 from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW, TOPICS, TopicFrame
 from tangram_web.metrics.totals import Totals, granted_cpu_seconds
 
@@ -94,6 +101,7 @@ class FrameFold(JournalReducer):
         self.project_activity = ProjectActivity(self.recent, recent_projects)
         self.rollups = RollupBuilder()
         self.gpu_history = GpuHistory()
+        self.task_endings = TaskEndings()
         self._at = 0.0
         self.wall_offset = 0.0
         #: Wall clock at the oldest entry.
@@ -155,13 +163,17 @@ class FrameFold(JournalReducer):
             "counts": self.open_actions.everything.counts(),
             "submitted_per_second": self.recent.rate("submitted", RATE_SECONDS),
             "finished_per_second": self.recent.rate("finished", RATE_SECONDS),
-            "oldest_seconds": _wait_seconds(oldest, self._at),
-            "cores": {"held": held, "total": total},
+            "oldest_seconds": wait_seconds(oldest, self._at),
+            "cores": {"held": held, "total": total, "lost": self.capacity.lost_cores()},
             "durations": self.recent.durations(),
             "outcomes": self.recent.outcomes(),
-            "pools": _pool_rows(self.open_actions, self.capacity, self._at),
+            "pools": pool_rows(self.open_actions, self.capacity, self._at),
             "resources": self.capacity.cluster_resources(),
-            "waiting": [_waiting_row(action, self._at, self.wall_offset) for action in oldest],
+            "wanted": wanted_rows(self.open_actions, self._at),
+            "failing": self.task_endings.rows(self._at, self.wall_offset),
+            "restores": self.residents.restores_since(self._at - WINDOW_SECONDS),
+            "quarantined": self.capacity.quarantined(),
+            "waiting": [waiting_row(action, self._at, self.wall_offset) for action in oldest],
             "finished": self.recent.finished(self.wall_offset),
             "since": self._since,
             "points": self.recent.points(FRAME_POINTS),
@@ -270,7 +282,7 @@ class FrameFold(JournalReducer):
         action = self.open_actions.by_id.get(event.action_id)
         self.residents.report(event, action.allocations if action else (), self._at)
         if action is not None and action.attempt == event.attempt:
-            action.usage = event.usage
+            action.usage, action.exit_code = event.usage, exit_code_of(event.result)
         if event.chunk is None:
             return
         if action is not None:
@@ -285,22 +297,26 @@ class FrameFold(JournalReducer):
     @on(Requeue)
     def _requeue(self, decision: Requeue) -> None:
         action = self.open_actions.by_id.get(decision.action_id)
+        self._settle(decision.action_id, REQUEUED)
         if action is not None and action.state is not ActionState.QUEUED:
             self._release(action)
             self.open_actions.move(action, ActionState.QUEUED)
-            action.usage = None
+            action.usage = action.exit_code = None
             self._totals.count_requeued(action.pool)
 
     @on(Finish)
     def _finish(self, decision: Finish) -> None:
         action = self.open_actions.by_id.get(decision.action_id)
+        self._settle(decision.action_id, decision.outcome.value)
         if action is not None:
             self._release(action)
             self.open_actions.finish(action)
-            self.project_activity.finish(action.project, decision, self._at)
+            self.project_activity.finish(action.project, decision, self._at, action.exit_code)
             if fleet := action.fleet:
                 self._totals.count_generation(fleet, decision.outcome, action.usage)
-        self.recent.finish(decision, self._at)
+        exit_code = action.exit_code if action else None
+        self.recent.finish(decision, self._at, exit_code)
+        self.task_endings.finish(decision, self._at, exit_code)
         pool, kind = action.pool if action else _DEFAULT_POOL, decision.kind.value
         self._totals.count_finished(decision.project, pool, kind, decision.outcome, decision.timing)
         if decision.used is not None:
@@ -318,6 +334,7 @@ class FrameFold(JournalReducer):
     @on(FinishRollout)
     def _finish_rollout(self, decision: FinishRollout) -> None:
         self._totals.count_rollout(decision)
+        self.task_endings.finish_rollout(decision, self._at)
 
     def _pool_of(self, name: str | None) -> str:
         node = self.capacity.nodes.get(name or "")
@@ -336,8 +353,14 @@ class FrameFold(JournalReducer):
             action.allocations = ()
             self.nodes_revision += 1
 
+    def _settle(self, action_id: ActionId, fate: str) -> None:
+        """Count what became of an action that a lost node held."""
+        if self.capacity.losses.settle(action_id, fate):
+            self.nodes_revision += 1
+
     @on(NodeJoined)
     def _join(self, event: NodeJoined) -> None:
+        self.capacity.losses.returns(event.node.name, self._at + self.wall_offset)
         self.capacity.join(event.node)
         self.residents.join(event.node, self._at)
         self.nodes_revision += 1
@@ -346,8 +369,20 @@ class FrameFold(JournalReducer):
     def _change_state(self, event: NodeLost | NodeReturned) -> None:
         node = self.capacity.nodes.get(event.node)
         if node is not None and node.inventory.incarnation == event.incarnation:
-            node.lost = isinstance(event, NodeLost)
+            lost, wall = isinstance(event, NodeLost), self._at + self.wall_offset
+            if lost and not node.lost:
+                self._lose(event.node, wall)
+            elif not lost:
+                self.capacity.losses.returns(event.node, wall)
+            node.lost = lost
             self.nodes_revision += 1
+
+    def _lose(self, name: str, wall: float) -> None:
+        """Keep what a node held when it was lost."""
+        actions = [each.id for each in self.open_actions.by_id.values() if each.is_with(name)]
+        environments = self.capacity.environments_on(name)
+        grace = self.capacity.config.grace_of(self._pool_of(name))
+        self.capacity.losses.lose(name, actions, environments, wall, grace)
 
     @on(NodeRefuses)
     def _refuse(self, event: NodeRefuses) -> None:
@@ -414,50 +449,3 @@ class FrameFold(JournalReducer):
         self.trajectories.remove_environment(event.trajectory)
         self.capacity.remove_environment(event.trajectory)
         self.nodes_revision += 1
-
-
-def _wait_seconds(oldest: list[OpenAction], at: float) -> float | None:
-    return max(0.0, at - oldest[0].submitted_at) if oldest else None
-
-
-def _pool_rows(open_actions: OpenActions, capacity: Capacity, at: float) -> list[dict[str, Any]]:
-    nodes = [node.inventory.pool for node in capacity.nodes.values()]
-    names = {*capacity.config.pools, *open_actions.pools, *nodes}
-    return [
-        _pool_row(name, open_actions, capacity, nodes.count(name), at) for name in sorted(names)
-    ]
-
-
-def _pool_row(
-    name: str, open_actions: OpenActions, capacity: Capacity, nodes: int, at: float
-) -> dict[str, Any]:
-    config = capacity.config.pools.get(name, PoolConfig(name))
-    actions = open_actions.of_pool(name)
-    held, total = capacity.cores_of(name)
-    return {
-        "name": name,
-        "policy": config.policy,
-        "paused": config.paused,
-        **actions.counts(),
-        "submitted_per_second": actions.rate(finished=False),
-        "finished_per_second": actions.rate(finished=True),
-        "oldest_seconds": _wait_seconds(actions.oldest(1), at),
-        "cores_held": held,
-        "cores_total": total,
-        "nodes": nodes,
-    }
-
-
-def _waiting_row(action: OpenAction, at: float, wall_offset: float) -> dict[str, Any]:
-    cost = {name: [count / MILLI for count in counts] for name, counts in action.cost.items()}
-    return {
-        "id": action.id,
-        "project": action.project,
-        "task": action.task,
-        "trajectory": action.trajectory,
-        "kind": action.kind.value if action.kind else None,
-        "pool": action.pool,
-        "asked": cost,
-        "waited_seconds": max(0.0, at - action.submitted_at),
-        "submitted": action.submitted_at + wall_offset,
-    }

@@ -3,7 +3,8 @@
 Rollups merge by addition; a state does not, so snapshots are stored beside them: by wall clock,
 made by the fold that makes the rollups, and made again from the retained journal after a restart
 (decision 0023). A state without a change is repeated every `REPEAT_SECONDS`, which tells it apart
-from a time in which no fold ran.
+from a time in which no fold ran. A snapshot stores the restores and evictions since the one before; a
+reader gets the latest `MAX_LOG` up to its instant, as the live map shows them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import redis
 from domain.redis_keys import Keys
 from tangram_web.live.capacity import Capacity
 from tangram_web.live.holders import Holders
-from tangram_web.live.residents import GpuResidents
+from tangram_web.live.residents import MAX_LOG, GpuResidents
 
 #: Between two snapshots, at least; and at most, while the fold runs.
 STEP_SECONDS: Final = 15
 REPEAT_SECONDS: Final = 300
 #: Older snapshots are deleted.
 RETAINED_SECONDS: Final = 6 * 3600
+#: Snapshots that are read for the log of one instant, at most.
+_MAX_READ: Final = 120
 #: Snapshots that wait to be stored, at most.
 _MAX_PENDING: Final = RETAINED_SECONDS // STEP_SECONDS
 
@@ -123,8 +126,19 @@ class GpuHistoryStore:
                 pipeline.execute()
 
     def at(self, wall: float) -> GpuSnapshot | None:
-        """Return the state at ``wall``; None where no fold ran or it is no longer stored."""
+        """Return the state at ``wall``; None where no fold ran or it is no longer stored.
+
+        Its log has the latest restores and evictions of all snapshots up to it.
+        """
         found: Any = self._client.zrevrangebyscore(
-            self._key, wall, wall - REPEAT_SECONDS - STEP_SECONDS, start=0, num=1
+            self._key, wall, "-inf", start=0, num=_MAX_READ, withscores=True
         )
-        return _decode(zlib.decompress(found[0])) if found else None
+        if not found or found[0][1] < wall - REPEAT_SECONDS - STEP_SECONDS:
+            return None
+        snapshot = _decode(zlib.decompress(found[0][0]))
+        log = list(snapshot.log)
+        for packed, _ in found[1:]:
+            if len(log) >= MAX_LOG:
+                break
+            log += _decode(zlib.decompress(packed)).log
+        return msgspec.structs.replace(snapshot, log=log[:MAX_LOG])

@@ -6,12 +6,12 @@ and the environment of a trajectory once: when they are opened, or with their fi
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -51,6 +51,12 @@ class OpenAction(msgspec.Struct):
     allocations: tuple[Allocation, ...] = ()
     #: Tokens of a generation, as its latest attempt reported them.
     usage: TokenUsage | None = None
+    #: Of its command, as its latest attempt reported it.
+    exit_code: int | None = None
+
+    def is_with(self, node: str) -> bool:
+        """Return whether it is granted or running on ``node``."""
+        return self.node == node and self.state is not ActionState.QUEUED
 
     @property
     def fleet(self) -> str | None:
@@ -75,6 +81,10 @@ class ActionGroup:
     #: Queued actions in order of arrival; requeued ones apart.
     waiting: dict[ActionId, OpenAction] = field(default_factory=dict)
     requeued: dict[ActionId, OpenAction] = field(default_factory=dict)
+    #: Resource → the queued actions that need it, in order of arrival; requeued ones come last.
+    wanting: dict[str, dict[ActionId, OpenAction]] = field(default_factory=dict)
+    #: Resource → the least units that they need together.
+    wanted: Counter[str] = field(default_factory=Counter)
     rates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RATE_SECONDS))
 
     def oldest(self) -> Iterator[OpenAction]:
@@ -85,22 +95,42 @@ class ActionGroup:
     def add(self, action: OpenAction) -> None:
         """Count an action in its state."""
         if action.state is ActionState.QUEUED:
-            self.queued += 1
+            self.queue(action)
         elif action.state is ActionState.GRANTED:
             self.granted += 1
         else:
             self.running += 1
 
+    def queue(self, action: OpenAction) -> None:
+        """Count an action that waits, for each resource that it needs."""
+        self.queued += 1
+        for resource, counts in action.cost.items():
+            self.wanting.setdefault(resource, {})[action.id] = action
+            self.wanted[resource] += min(counts, default=0)
+
     def remove(self, action: OpenAction) -> None:
         """Stop counting an action in its state."""
         if action.state is ActionState.QUEUED:
             self.queued -= 1
+            for resource, counts in action.cost.items():
+                self.wanting[resource].pop(action.id, None)
+                self.wanted[resource] -= min(counts, default=0)
             if self.waiting.pop(action.id, None) is None:
                 del self.requeued[action.id]
         elif action.state is ActionState.GRANTED:
             self.granted -= 1
         else:
             self.running -= 1
+
+
+class Wanted(NamedTuple):
+    """What queued actions need of one resource."""
+
+    waiting: int
+    #: The least amount that they need together, in thousandths.
+    amount: int
+    #: Journal time at which the oldest of them was accepted.
+    oldest_at: float
 
 
 class ActionGroups:
@@ -122,6 +152,25 @@ class ActionGroups:
         seconds = max((len(each.rates) for each in self._groups), default=0)
         total = sum(second[finished] for each in self._groups for second in each.rates)
         return total / max(1, seconds)
+
+    def wanted(self) -> dict[str, Wanted]:
+        """Return what the queued actions need, by resource; resources that none needs are left out."""
+        found: dict[str, Wanted] = {}
+        for group in self._groups:
+            late = [each for each in group.requeued.values() if each.cost]
+            for resource, waiting in group.wanting.items():
+                if not waiting:
+                    continue
+                first = next(iter(waiting.values())).submitted_at
+                again = (each.submitted_at for each in late if resource in each.cost)
+                oldest = min((first, *again))
+                before = found.get(resource, Wanted(0, 0, oldest))
+                found[resource] = Wanted(
+                    before.waiting + len(waiting),
+                    before.amount + group.wanted[resource],
+                    min(before.oldest_at, oldest),
+                )
+        return found
 
     def oldest(self, count: int) -> list[OpenAction]:
         """Return the ``count`` queued actions that arrived first."""
@@ -168,7 +217,7 @@ class OpenActions:
         added.trajectory = action.trajectory
         added.cost = action.cost
         added.group.submitted += 1
-        added.group.queued += 1
+        added.group.queue(added)
         added.group.waiting[action.id] = added
 
     def adopt(self, action_id: ActionId, pool: str, at: float) -> OpenAction:

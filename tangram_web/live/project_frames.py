@@ -32,6 +32,7 @@ from domain.ids import ResourceId
 from domain.resources import MILLI
 from tangram_web.live.capacity import OTHERS
 from tangram_web.live.frames import FrameFold
+from tangram_web.live.rollups.recent import WINDOW_SECONDS
 from tangram_web.live.rollups.rollup import Rollup
 from tangram_web.live.topics import TopicFrame
 
@@ -120,6 +121,9 @@ class ProjectFold(FrameFold):
         for resource in body["resources"]:
             held = self._all_projects.capacity.held[ResourceId(resource["name"])] / MILLI
             resource["others"] = max(0.0, held - resource["held"])
+        # Services are shared by all projects.
+        since = self._at - WINDOW_SECONDS
+        body["restores"] = self._all_projects.residents.restores_since(since)
         return body
 
     def node_rows(self) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ A grant names the services to evict and to load; the report of the node states t
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -112,6 +112,13 @@ class GpuResidents:
             if (row["node"], row["what"], row["service"], row["units"]) == wanted:
                 row["seconds"] = row["seconds"] or seconds
                 return
+
+    def restores_since(self, at: float) -> dict[str, int]:
+        """Return how often each service was restored since ``at``, as far back as the log goes."""
+        recent = (row for row in self._log if row["at"] >= at)
+        return dict(
+            Counter(row["service"] for row in recent if row["what"] in ("restored", "ahead"))
+        )
 
     def rows(self, wall_offset: float) -> dict[str, Any]:
         """Return the residents by node and chunk, and the log, newest first."""

@@ -16,7 +16,12 @@ import msgspec
 OVERVIEW: Final = "overview"
 NODES: Final = "nodes"
 HOLDERS: Final = "holders"
+#: Topics that are folded from the journal.
 TOPICS: Final = (OVERVIEW, NODES, HOLDERS)
+#: Topics that are judged once a second (`tangram_web.problems`).
+PROBLEMS: Final = "problems"
+RESOURCES: Final = "resources"
+_ALL: Final = (*TOPICS, PROBLEMS, RESOURCES)
 
 #: Message type on the channel layer; Channels calls the consumer's method of that name.
 MESSAGE_TYPE = "topic.frame"
@@ -74,4 +79,4 @@ def group_of(topic: str) -> str:
 def is_topic(name: str) -> bool:
     """Return whether ``name`` is the name of a topic."""
     base, at, project = name.partition("@")
-    return base in TOPICS and (not at or _PROJECT.fullmatch(project) is not None)
+    return base in _ALL and (not at or _PROJECT.fullmatch(project) is not None)

@@ -8,14 +8,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from django import template
+from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.html import conditional_escape, format_html
 
 from contract.responses import QueueDetails, WaitDetails
 from tangram_web.dashboard.glossary import term_of
+from tangram_web.lib.endings import FAILED
+from tangram_web.lib.explorer_links import explorer_link
+from tangram_web.live.losses import clock
 
 
-class Difference(NamedTuple):
+class ValueChange(NamedTuple):
     """One member that differs; values are JSON text, strings without quotes."""
 
     name: str
@@ -27,11 +31,11 @@ class Difference(NamedTuple):
 
 def differences(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-) -> list[Difference]:
+) -> list[ValueChange]:
     """Return the members that differ, by dotted path, ordered by it."""
     old, new = _flat(before or {}), _flat(after or {})
     return [
-        Difference(name, name in old, text_of(old.get(name)), name in new, text_of(new.get(name)))
+        ValueChange(name, name in old, text_of(old.get(name)), name in new, text_of(new.get(name)))
         for name in sorted(old.keys() | new.keys())
         if name not in old or name not in new or old[name] != new[name]
     ]
@@ -55,6 +59,15 @@ def text_of(value: Any) -> str:
 register = template.Library()
 
 MISSING: Final = "–"
+#: Codes of waits that an operator ends, and of waits that end only when something comes back or is added.
+HALTED: Final = frozenset({"pool_paused", "task_paused", "service_quarantined", "node_drained"})
+MISSED: Final = frozenset({
+    "no_node", "no_backend", "node_lost", "node_refuses", "nodes_unusable", "node_unconfined",
+    "pool_unconfined", "too_large", "unknown_resource",
+})  # fmt: skip
+#: Differences that a row of a table shows, and their characters.
+SHOWN: Final = 3
+LONGEST: Final = 200
 
 
 @register.filter
@@ -72,6 +85,9 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60}m {whole % 60:02}s"
     return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+
+
+register.filter("clock", clock)
 
 
 @register.filter
@@ -101,6 +117,20 @@ def term(word: str, text: str = "") -> str:
     )
 
 
+@register.simple_tag
+def icon(name: str) -> str:
+    """Return the symbol ``name`` of `frontend/icons.svg`; the words beside it say what it means."""
+    return format_html(
+        '<svg class="i" aria-hidden="true"><use href="{}#{}"/></svg>', static("icons.svg"), name
+    )
+
+
+@register.simple_tag(name="explorer_link")
+def link_to_explorer(tab: str, **terms: str) -> str:
+    """Return the address of a list with one filter for each name; empty values are left out."""
+    return explorer_link(tab, **{name: str(value or "") for name, value in terms.items()})
+
+
 @register.filter
 def needed(queue: QueueDetails) -> str:
     """Return the units that an action of a queue needs to start: ``cpu 4 · memory 2 GiB``."""
@@ -124,6 +154,12 @@ def reason(why: WaitDetails) -> str:
         why.blocked_by[-8:],
         after,
     )
+
+
+@register.filter
+def wait_chip(code: str) -> str:
+    """Return the judgement on a reason to wait: an operator lifts it, something is missing, or it is the turn of others."""
+    return "paused" if code in HALTED else "exhausted" if code in MISSED else "queued"
 
 
 @register.filter(name="bytes")
@@ -172,9 +208,34 @@ def words(name: str | None) -> str:
 
 
 @register.filter
-def changes(change: Any) -> list[Difference]:
+def words_of(text: str) -> list[str]:
+    """Return the words of a text."""
+    return text.split()
+
+
+@register.filter
+def ending(name: str) -> str:
+    """Return how actions ended, as words; see `tangram_web.lib.endings`."""
+    return "completed, exit code not 0" if name == FAILED else words(name)
+
+
+@register.filter
+def changes(change: Any) -> list[ValueChange]:
     """Return the members in which ``before`` and ``after`` of an audit entry or a change differ."""
     return differences(change.before, change.after)
+
+
+@register.filter
+def is_long(found: list[ValueChange]) -> bool:
+    """Return whether differences are folded in a row of a table."""
+    return len(found) > SHOWN or sum(len(f"{one.before}{one.after}") for one in found) > LONGEST
+
+
+@register.filter
+def members(found: list[ValueChange]) -> str:
+    """Return the members that differ, shortened: ``policy, sandbox and 4 more``."""
+    names, rest = [one.name for one in found[:SHOWN]], len(found) - SHOWN
+    return ", ".join(names) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _significant(value: float) -> str:

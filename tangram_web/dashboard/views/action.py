@@ -1,4 +1,4 @@
-"""One action: its phases, request, grant and result, and why it waits."""
+"""One action: what it runs, how it ended, what it printed, why it waits, and the actions before and after it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from domain.action import ActionState
+from domain.command_text import command_block, command_text, variables
 from domain.rewards import EXIT_CODE, PYTEST, runner_of
 from tangram_web.accounts.access import included_roles
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.costs import cost_of_action
 from tangram_web.dashboard.scheduler_selectors import why_waiting
 from tangram_web.dashboard.timeline import phases_of
+from tangram_web.lib.exit_codes import meaning_of
 from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord
 from tangram_web.records.selectors import view_of
 
+#: Most characters of the command in the heading.
+_HEADING: Final = 200
 _WITH_RUNNER: Final = 'Submit it with the reward {"from": "exit_code", "runner": "pytest"}.'
 _WITH_REPORT: Final = 'Have the runner write a JUnit report, and submit it with {"from": "junit", "path": "report.xml"}.'
 
@@ -33,10 +37,17 @@ def action(request: HttpRequest, sight: Sight, action_id: str) -> dict[str, Any]
     waiting, problem = (None, "")
     if record.state == ActionState.QUEUED:
         waiting, problem = why_waiting(sight, record)
+    now = timezone.now()
     raw = msgspec.json.format(msgspec.json.encode(view_of(record)), indent=2).decode()
     return {
         "action": record,
-        "phases": phases_of(record, timezone.now()),
+        "heading": command_text(record.spec, _HEADING),
+        "command": command_block(record.spec),
+        "variables": list(variables(record.spec)),
+        "meaning": meaning_of(record.exit_code),
+        "neighbours": [(each, command_text(each.spec)) for each in selectors.neighbours_of(record)],
+        "phases": phases_of(record, now),
+        "so_far": (now - record.submitted_at).total_seconds(),
         "waiting": waiting,
         "problem": problem,
         "raw": raw,

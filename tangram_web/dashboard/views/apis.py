@@ -6,7 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from tangram_web.dashboard.resource_selectors import api_rows, resource_addresses
+from tangram_web.dashboard.resource_selectors import api_rows, resource_addresses, standing_of
 from tangram_web.dashboard.scheduler_selectors import asked, queues_seen_by, shares_seen_by
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
@@ -18,7 +18,8 @@ def apis(request: HttpRequest, sight: Sight) -> dict[str, Any]:
     found, _ = asked(lambda: queues_seen_by(sight))
     resources = {} if status is None else status["resources"]
     shares = [] if status is None else shares_seen_by(sight, status)
+    rows = api_rows(resources, resource_addresses(sight), found, shares)
     return {
         "problem": problem,
-        "apis": api_rows(resources, resource_addresses(sight), found, shares),
+        "apis": [{**row, "standing": standing_of(row)} for row in rows],
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
-from itertools import chain
+from itertools import chain, islice
+from operator import itemgetter
 from time import time
 from typing import Any, Final
 
@@ -26,11 +28,14 @@ from tangram_web.dashboard.recent_decisions import filtered_decisions
 from tangram_web.dashboard.resource_selectors import api_rows, holders_of, resource_addresses
 from tangram_web.dashboard.scheduler_selectors import queues_seen_by, shares_seen_by
 from tangram_web.dashboard.selectors import ImpossibleFilter
+from tangram_web.explorer.conditions import parts_of, rows_of
+from tangram_web.explorer.fields import ACTIONS, ROLLOUTS, TASKS, TRAJECTORIES, Tab
+from tangram_web.explorer.language import QueryError, parse
+from tangram_web.explorer.old_addresses import query_of_old
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.live.rollups.query import point_rows
 from tangram_web.metrics.reading import READERS, read_system
-from tangram_web.rollouts import rollout_lists
 
 #: Rows of one page.
 PAGE: Final = 1000
@@ -69,22 +74,22 @@ class NoSuchRange(ValueError):
 
 def actions(sight: Sight, query: QueryDict) -> Rows:
     """Yield actions, newest first, as their page filters them."""
-    return _by_key(selectors.filtered_actions(sight, query), "id", _ACTION)
+    return _selected(ACTIONS, "id", sight, query, _ACTION)
 
 
 def trajectories(sight: Sight, query: QueryDict) -> Rows:
     """Yield trajectories by key, as their page filters them."""
-    return _by_key(selectors.filtered_trajectories(sight, query), "key", _TRAJECTORY)
+    return _selected(TRAJECTORIES, "key", sight, query, _TRAJECTORY)
 
 
 def tasks(sight: Sight, query: QueryDict) -> Rows:
     """Yield tasks by key, as their page filters them."""
-    return _by_key(selectors.filtered_tasks(sight, query), "key", _TASK)
+    return _selected(TASKS, "key", sight, query, _TASK)
 
 
 def rollouts(sight: Sight, query: QueryDict) -> Rows:
     """Yield rollouts, newest first, as their page filters them. Raises ImpossibleFilter."""
-    return _by_key(rollout_lists.filtered_rollouts(sight, query), "id", _ROLLOUT)
+    return _selected(ROLLOUTS, "id", sight, query, _ROLLOUT)
 
 
 def queues(sight: Sight, _: QueryDict) -> Rows:
@@ -153,6 +158,28 @@ TABLES: Final[dict[str, Table]] = {
 }  # fmt: skip
 #: Tables that show all projects at once.
 OF_ALL: Final = frozenset({"decisions", "workers"})
+
+
+def _selected(tab: Tab, key: str, sight: Sight, query: QueryDict, columns: tuple[str, ...]) -> Rows:
+    """Yield the rows that a list shows at this address, latest key first. Raises ImpossibleFilter."""
+    text = query.get("q") if "q" in query else query_of_old(tab, query)
+    try:
+        parsed = parse(tab, text or "")
+    except QueryError as error:
+        raise selectors.ImpossibleFilter(str(error)) from error
+    now = time()
+    parts = [
+        _by_key(rows_of(tab, part, parsed, sight, now), key, columns) for part in parts_of(tab)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    rows = [chain.from_iterable(pages) for pages in parts]
+    return _in_pages(heapq.merge(*rows, key=itemgetter(key), reverse=True))
+
+
+def _in_pages(rows: Iterator[dict[str, Any]]) -> Rows:
+    while page := list(islice(rows, PAGE)):
+        yield page
 
 
 def _by_key(rows: QuerySet[Any, Model], key: str, columns: tuple[str, ...]) -> Iterator[Any]:

@@ -11,14 +11,15 @@ from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.history_query import RANGES
 from tangram_web.dashboard.project_choice import project_choice_of
 from tangram_web.live.access import Sight
+from tangram_web.problems.page import situation_of
 
 
 def overview(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
-    """Show counts, charts, pools and nodes of one project or of all."""
+    """Show what is wrong, what is short and how fast actions complete, of one project or of all."""
     choice = project_choice_of(sight, request.GET)
     if choice is None:
         return refuse(request, "No such project", "Choose one of yours.", 404)
-    return {
+    return situation_of(request, sight, choice.project) | {
         "scope": choice,
         "ranges": RANGES,
         "range": request.GET.get("range", ""),

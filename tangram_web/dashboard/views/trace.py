@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from time import time
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -19,6 +19,11 @@ from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.history_query import RANGES, span_of
 from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord
+
+#: Windows to choose from: seconds and their name.
+WINDOWS: Final = ((60, "1 min"), (300, "5 min"), (900, "15 min"), (3600, "1 h"))
+#: Shown without a choice.
+LATEST_SECONDS: Final = 300
 
 
 def action_trace(request: HttpRequest, sight: Sight, action_id: str) -> HttpResponse:
@@ -49,7 +54,7 @@ def window_trace(request: HttpRequest, sight: Sight) -> HttpResponse:
 
 
 def viewer(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
-    """Show the trace of ``?action=``, of ``?trajectory=`` (a key), or of ``?range=…&to=…``."""
+    """Show the trace of ``?action=``, of ``?trajectory=`` (a key), or of ``?range=…&to=…``, else of the latest minutes."""
     action, key = request.GET.get("action", ""), request.GET.get("trajectory", "")
     if action:
         if selectors.action_record(sight, action) is None:
@@ -66,17 +71,21 @@ def viewer(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
             "of": row.name, "back": reverse("dashboard:trajectory", args=[key]),
             "source": reverse("dashboard:trace-trajectory", args=[key]),
         }  # fmt: skip
-    span = span_of(request.GET, time())
+    query = request.GET.copy()
+    query.setdefault("range", str(LATEST_SECONDS))
+    span = span_of(query, time())
     if isinstance(span, str):
         return refuse(request, "No such range", f"{span}.", 400)
     first, last = span
     # An absolute end: the same link shows the same trace when it is opened later.
-    query = urlencode({"range": f"{last - first:.0f}", "to": f"{last:.3f}"})
+    window = urlencode({"range": f"{last - first:.0f}", "to": f"{last:.3f}"})
     until = datetime.fromtimestamp(last, UTC)
-    span_name = dict(RANGES).get(round(last - first), f"{last - first:.0f} s")
+    span_name = dict((*RANGES, *WINDOWS)).get(round(last - first), f"{last - first:.0f} s")
     return {
         "of": f"{span_name} until {until:%-d %b %Y %H:%M:%S} UTC",
-        "source": f"{reverse('dashboard:trace-window')}?{query}",
+        "source": f"{reverse('dashboard:trace-window')}?{window}",
+        "ranges": WINDOWS,
+        "seconds": round(last - first),
     }
 
 

@@ -1,4 +1,4 @@
-"""Workers: live processes, the leader, lags of journal readers, and runs of jobs."""
+"""Workers: live processes, the leader, lags of journal readers, nodes, versions that differ, and runs of jobs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import Any
 import redis
 from django.http import HttpRequest
 
+from domain.version import VERSION
 from tangram_web.dashboard.scheduler_selectors import asked
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.lib.job_runs import JobRun, JobRuns
+from tangram_web.live.topic_store import stored_snapshot
+from tangram_web.live.topics import NODES
 from tangram_web.metrics.reading import READERS, read_system
 
 
 def workers(request: HttpRequest) -> dict[str, Any]:
-    """Show processes from Redis, and durations from the scheduler."""
+    """Show processes and nodes from Redis, and durations from the scheduler; lost nodes stay listed."""
     status, problem = asked(scheduler_client.status)
     runs: list[JobRun] = []
+    nodes: list[dict[str, Any]] = []
     try:
         standing = read_system(bus.redis_client(), bus.keys(), READERS)
         runs = JobRuns(bus.redis_client(), bus.keys()).all()
+        nodes = stored_snapshot(bus.redis_client(), NODES).get("nodes", [])
     except redis.RedisError as error:
         standing, problem = None, f"redis does not answer: {error}"
     warm = [] if standing is None else [(*key, facts) for key, facts in standing.warm()]
     return {
         "status": status, "standing": standing, "runs": runs, "problem": problem, "warm": warm,
+        "nodes": nodes, "version": VERSION,
     }  # fmt: skip

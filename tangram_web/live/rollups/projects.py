@@ -127,10 +127,10 @@ class ProjectActivity:
         if (recent := self._of(project)) is not None:
             recent.submit()
 
-    def finish(self, project: str, finish: Finish, at: float) -> None:
+    def finish(self, project: str, finish: Finish, at: float, exit_code: int | None = None) -> None:
         """Count a finished action of a project."""
         if (recent := self._of(project)) is not None:
-            recent.finish(finish, at)
+            recent.finish(finish, at, exit_code)
 
     def skip_to(self, second: int) -> None:
         """Skip a long silence, as the activity of all projects does."""

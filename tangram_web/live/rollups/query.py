@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tangram_web.live.rollups.histogram import PhaseHistogram
 from tangram_web.live.rollups.rollup import LEVELS, RETAINED, SIZES, Rollup, merge
 
 #: Points of a chart, at most.
@@ -43,6 +44,15 @@ def query_range(
     names = dict.fromkeys(name for point in points for name in point)
     columns = {name: [point.get(name) for point in points] for name in names}
     return RangeResult(width, list(starts), columns, summarize(merge(rollups, int(first))))
+
+
+def query_histogram(
+    read: Reader, first: float, last: float, now: float, sizes: tuple[int, ...] = SIZES
+) -> PhaseHistogram:
+    """Return the durations of the actions that ended in wall clock [first, last)."""
+    size = _finest_size(first, now, sizes)
+    rollups = _read_all(read, [each for each in sizes if each <= size], first, last)
+    return merge(rollups, int(first)).durations()
 
 
 def summarize(rollup: Rollup) -> dict[str, Any]:

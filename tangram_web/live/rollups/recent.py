@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from domain.action import Outcome
 from domain.decisions import Finish
 from domain.resources import units
+from tangram_web.lib.endings import ENDINGS, ending_of
 from tangram_web.live.rollups.histogram import PhaseHistogram
 from tangram_web.live.rollups.rollup import Rollup, merged_durations, rollup_of_second
 
@@ -54,14 +54,14 @@ class RecentActivity:
         self.open_second: int | None = None
         self.began: int | None = None
         self._submitted = 0
-        self._ended: Counter[Outcome] = Counter()
+        self._ended: Counter[str] = Counter()
         self._durations = PhaseHistogram()
         #: Closed seconds of the window, oldest first; the open one completes it.
         self._seconds: deque[Rollup] = deque(maxlen=WINDOW_SECONDS - 1)
         #: Closed points in the order of `COLUMNS`.
         self._points: deque[tuple[float, ...]] = deque(maxlen=CHART_SECONDS)
         self._outcomes: Counter[str] = Counter()
-        self._finished: deque[tuple[float, Finish]] = deque(maxlen=MAX_FINISHED)
+        self._finished: deque[tuple[float, Finish, int | None]] = deque(maxlen=MAX_FINISHED)
 
     def begin(self, second: int) -> None:
         """Open the first second."""
@@ -77,12 +77,13 @@ class RecentActivity:
         """Count a submission in the open second."""
         self._submitted += 1
 
-    def finish(self, finish: Finish, at: float) -> None:
-        """Count a finished action in the open second."""
-        self._ended[finish.outcome] += 1
-        self._outcomes[finish.outcome.value] += 1
+    def finish(self, finish: Finish, at: float, exit_code: int | None = None) -> None:
+        """Count a finished action in the open second; ``exit_code``: of its command, if it has one."""
+        ending = ending_of(finish.outcome, exit_code)
+        self._ended[ending] += 1
+        self._outcomes[ending] += 1
         self._durations.add(finish.timing)
-        self._finished.append((at, finish))
+        self._finished.append((at, finish, exit_code))
 
     @property
     def is_active(self) -> bool:
@@ -132,29 +133,26 @@ class RecentActivity:
         return {"samples": window.samples, "phases": window.by_phase()}
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """Return the outcomes over the last minute and since the oldest journal entry."""
-        lately = Counter({outcome.value: count for outcome, count in self._ended.items()})
+        """Return the endings over the last minute and since the oldest journal entry."""
+        lately = Counter(self._ended)
         for second in self._seconds:
             lately.update(second.outcomes)
         return [
-            {
-                "outcome": outcome.value,
-                "lately": lately[outcome.value],
-                "total": self._outcomes[outcome.value],
-            }
-            for outcome in Outcome
+            {"outcome": ending, "lately": lately[ending], "total": self._outcomes[ending]}
+            for ending in ENDINGS
         ]
 
     def finished(self, wall_offset: float) -> list[dict[str, Any]]:
         """Return the newest finished actions, newest first."""
-        return [_row(finish, at + wall_offset) for at, finish in reversed(self._finished)]
+        return [
+            _row(finish, at + wall_offset, code) for at, finish, code in reversed(self._finished)
+        ]
 
     def _open_rollup(self, levels: Mapping[str, float], wall: int) -> Rollup:
-        outcomes = {outcome.value: count for outcome, count in self._ended.items()}
-        return rollup_of_second(wall, self._submitted, outcomes, levels, self._durations)
+        return rollup_of_second(wall, self._submitted, self._ended, levels, self._durations)
 
 
-def _row(finish: Finish, wall: float) -> dict[str, Any]:
+def _row(finish: Finish, wall: float, exit_code: int | None) -> dict[str, Any]:
     timing = finish.timing
     return {
         "id": finish.action_id,
@@ -162,6 +160,7 @@ def _row(finish: Finish, wall: float) -> dict[str, Any]:
         "task": finish.task,
         "trajectory": finish.trajectory,
         "outcome": finish.outcome.value,
+        "exit_code": exit_code,
         "reward": finish.reward,
         "detail": finish.detail,
         "node": finish.node,

@@ -65,6 +65,26 @@ def test_a_trajectory_that_has_just_opened_has_no_path() -> None:
     assert (path.links, path.shares, path.seconds) == ([], [], 0.0)
 
 
+def test_parallel_waits_count_once_in_the_shares_of_a_trajectory() -> None:
+    """Five actions that wait and run at once take the time of the longest, not of all together."""
+    actions = [finished(1, 5, 0, 3, f"a{number}", **API) for number in range(5)]
+
+    path = critical_path(trajectory(ended=10), actions, at(99))
+
+    assert (path.waited, path.ran, path.own) == pytest.approx((0.5, 0.3, 0.2))
+
+
+def test_the_path_of_the_latest_actions_begins_with_the_first_of_them() -> None:
+    """The time before is not the trainer's own: earlier actions were in it."""
+    shown = trajectory(ended=110)
+    shown.actions = 500
+
+    path = critical_path(shown, [finished(100, 4, 0, 6, "late", **CPU)], at(999))
+
+    assert path.seconds == 10
+    assert (path.waited, path.ran, path.own) == pytest.approx((0.4, 0.6, 0.0))
+
+
 SECONDS = st.floats(0, 50, allow_nan=False)
 ACTIONS = st.lists(st.tuples(SECONDS, SECONDS, SECONDS, SECONDS), max_size=6)
 
@@ -84,3 +104,6 @@ def test_links_follow_each_other_without_gaps_and_add_up_to_the_makespan(
     assert until == pytest.approx(path.seconds, abs=1e-5)
     if path.links:
         assert sum(one.share for one in path.shares) == pytest.approx(1, abs=1e-5)
+        assert path.waited + path.ran + path.own == pytest.approx(1, abs=1e-5)
+        own = sum(one.share for one in path.shares if not one.resource)
+        assert path.own == pytest.approx(own)

@@ -6,13 +6,6 @@ from tangram_web.dashboard.timeline import LANE, lanes_of
 from tests.unit.dashboard.lives import OPENED, action, at, finished, trajectory
 
 
-def test_waiting_working_and_the_trainers_own_are_shares_of_the_span() -> None:
-    actions = [finished(1, 1, 0.5, 2.5), finished(7, 0, 0, 1)]
-    chart = lanes_of(trajectory(ended=10), actions, at(99))
-    assert chart.seconds == 10
-    assert (chart.waiting, chart.working, round(chart.own, 6)) == (0.15, 0.35, 0.5)
-
-
 def test_a_bar_is_drawn_at_the_time_of_its_phase() -> None:
     chart = lanes_of(trajectory(ended=10), [finished(1, 1, 0.5, 2.5)], at(99))
     places = [(one.name, round(one.start, 6), round(one.width, 6)) for one in chart.lanes[0].phases]
@@ -33,4 +26,4 @@ def test_a_live_action_reaches_to_now() -> None:
 
 def test_a_trajectory_without_actions_has_an_empty_chart() -> None:
     chart = lanes_of(trajectory(), [], OPENED)
-    assert (chart.lanes, chart.waiting, chart.own) == ([], 0.0, 1.0)
+    assert chart.lanes == []

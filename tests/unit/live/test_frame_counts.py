@@ -236,7 +236,9 @@ def test_node_that_fell_silent_is_shown_lost_and_gives_no_cores():
     body = folded(journal)
 
     assert body["nodes"][0]["state"] == "lost"
-    assert body["cores"] == {"held": 0.0, "total": 0.0}
+    assert body["cores"] == {"held": 0.0, "total": 0.0, "lost": 4.0}
+    (pool,) = body["pools"]
+    assert (pool["nodes"], pool["nodes_lost"], pool["cores_lost"]) == (1, 1, 4.0)
 
 
 def test_a_forgotten_node_is_on_no_map_and_in_no_sum():

@@ -76,7 +76,7 @@ def test_a_project_gets_nothing_of_the_actions_of_others(watched_from: int) -> N
     overview = frames["overview@lab"]
     assert overview["counts"] == {"queued": 1, "granted": 0, "running": 1}
     assert [one["id"] for one in overview["waiting"]] == ["lab-waits"]
-    assert overview["cores"] == {"held": 1.0, "total": 4.0}
+    assert overview["cores"] == {"held": 1.0, "total": 4.0, "lost": 0.0}
     assert sum(one["total"] for one in overview["outcomes"]) == 0
     assert (overview["durations"]["samples"], overview["finished"]) == (0, [])
     assert (points(overview, "finished").sum(), points(overview, "submitted").sum()) == (0, 2)
