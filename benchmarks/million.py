@@ -79,6 +79,12 @@ def name_of(number: int) -> str:
     return action_id(int((BEGUN + number * APART_SECONDS) * 1000), number.to_bytes(8, "big"))
 
 
+def actions_as_rows(actions: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of actions by column."""
+    for row in _actions(actions, Sums()):
+        yield dict(zip(BLANK, row, strict=True))
+
+
 def _actions(actions: int, sums: Sums) -> Iterator[tuple[Any, ...]]:
     chance, instant = random.Random(1), instant_writer()
     for number in range(actions):
@@ -106,13 +112,19 @@ def _actions(actions: int, sums: Sums) -> Iterator[tuple[Any, ...]]:
                 change.act_seconds += seconds
             row |= {
                 "state": "finished", "outcome": outcome, "units": '{"cpu":2}', "node": "n1",
-                "result": _RESULT, "reward": 1.0 if outcome == "completed" else None,
+                "result": _RESULT, "exit_code": _exit_code(number) if outcome == "completed" else None,
+                "door": "e2b" if number % 3 == 0 else None, "reward": 1.0 if outcome == "completed" else None,
                 "granted_at": instant(at + queue), "started_at": instant(at + queue + 0.01),
                 "finished_at": instant(at + queue + seconds + 0.01), "queue_seconds": queue,
                 "overhead_seconds": 0.01, "execution_seconds": seconds,
                 "act_seconds": queue + 0.01 + seconds, "finished_seq": number,
             }  # fmt: skip
         yield tuple(row.values())
+
+
+def _exit_code(number: int) -> int:
+    """Return the exit code of a command: one in forty fails."""
+    return 0 if number % 40 else 137 if number % 400 == 0 else 1
 
 
 def _trajectories(actions: int) -> tuple[list[str], Iterator[tuple[Any, ...]]]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from domain.action import ActionState, Kind, Outcome, Timing
-from domain.advice import ExtraUnitsEffect, PolicyDecision, UnblockHint
+from domain.advice import ExtraUnitsEffect, PolicyDecision, StartRange, UnblockHint
 from domain.allocation import Placement, UsedResources
 
 
@@ -25,7 +25,7 @@ class WaitDetails(msgspec.Struct, omit_defaults=True):
     #: Actions that are served before this one on that resource.
     position: int | None = None
     blocked_by: str | None = None
-    #: Predicted start, in seconds from now.
+    #: Predicted start, in seconds from now: one number, of unknown error. For a person: ``start_range``.
     starts_in_seconds: float | None = None
     #: Units that it needs to start; a policy may grant more of its key resource.
     units: dict[str, float | int] = {}
@@ -35,6 +35,8 @@ class WaitDetails(msgspec.Struct, omit_defaults=True):
     relief: UnblockHint | None = None
     #: The node, pool, task or service that accepts no actions now.
     subject: str | None = None
+    #: When it may start, as a range whose hit rate is measured; None: unknown.
+    start_range: StartRange | None = None
 
 
 class QueueDetails(msgspec.Struct):

@@ -46,7 +46,7 @@ class Route:
     #: Name of the operation, which its handler is bound by.
     operation: str
     summary: str
-    #: Scope that the token needs; None: no token.
+    #: Scope that the token needs; None: no token of the API.
     scope: Scope | None
     responses: dict[int, Body]
     body: Body | None = None
@@ -56,6 +56,8 @@ class Route:
     errors: tuple[int, ...] = ()
     #: The handler sends the answer itself, piece by piece.
     streams: bool = False
+    #: Without a scope: the token that it takes instead, as ``rank`` of a batch.
+    own_token: str = ""
     #: The token of the trajectory in the path serves as well (`scheduler.runtime.rollouts.chat_tokens`).
     for_agents: bool = False
 

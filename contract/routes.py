@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from contract.batch_routes import BATCHES
 from contract.file_routes import FILES
 from contract.fleet_routes import FLEETS
 from contract.image_routes import IMAGES
@@ -59,6 +60,7 @@ from contract.route import (
     Parameter,
     Route,
 )
+from contract.selector_routes import SELECTORS
 from contract.session_routes import ATTACH, SESSIONS
 from contract.status import SystemStatus
 from domain.principals import Scope
@@ -418,7 +420,7 @@ SOCKETS: tuple[Route, ...] = (ATTACH, *PORT_SOCKETS)
 
 ROUTES: tuple[Route, ...] = (
     *ACTIONS, *FEEDS, *TASKS, *TRAJECTORIES, *FILES, *PORTS, *PROCESSES, *SESSIONS, *IMAGES,
-    *ROLLOUTS, *AGENT_CHATS, *BACKENDS, *FLEETS, *STATUS,
+    *ROLLOUTS, *BATCHES, *AGENT_CHATS, *BACKENDS, *FLEETS, *SELECTORS, *STATUS,
 )  # fmt: skip
 
 __all__ = [

@@ -274,6 +274,18 @@ def checks() -> ApiCall[dict[str, Any]]:
     return ApiCall("GET", f"{API}/checks", json_of)
 
 
+def task_report(task: str, project: str | None, other: str | None) -> ApiCall[dict[str, Any]]:
+    """Read the report of a task, compared with ``other`` if one is given."""
+    given = {"project": project, "with": other}
+    params = {name: value for name, value in given.items() if value}
+    return ApiCall("GET", f"{API}/tasks/{_segment(task)}/report", json_of, params=params)
+
+
+def problems() -> ApiCall[dict[str, Any]]:
+    """Read the health of the system and its problems."""
+    return ApiCall("GET", f"{API}/problems", json_of)
+
+
 def export_config() -> ApiCall[str]:
     """Read the configuration in force as YAML."""
     headers = {"Accept": _YAML}

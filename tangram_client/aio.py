@@ -15,9 +15,11 @@ from functools import cached_property
 from typing import Self
 
 from tangram_client import _calls
+from tangram_client._async_batches import AsyncBatchCalls
 from tangram_client._async_calls import AnyAction, AsyncCalls, AsyncTrajectory
 from tangram_client._async_fleets import AsyncFleetCalls
 from tangram_client._async_rollouts import AsyncBackendCalls, AsyncRolloutCalls
+from tangram_client._async_selectors import AsyncSelectorCalls
 from tangram_client._calls import MAX_BATCH
 from tangram_client.errors import BadAnswer, TangramClientError, refusal
 from tangram_client.models import ActionView, Batch, BatchItem
@@ -131,9 +133,19 @@ class AsyncClient(AsyncCalls):
         return AsyncBackendCalls(self)
 
     @property
+    def batches(self) -> AsyncBatchCalls:
+        """Batches of finished rollouts for the ranks of a trainer, of the client's project."""
+        return AsyncBatchCalls(self, self._project, self.url)
+
+    @property
     def fleets(self) -> AsyncFleetCalls:
         """Fleets of language models; trajectories are of the client's project."""
         return AsyncFleetCalls(self, self._project)
+
+    @property
+    def selectors(self) -> AsyncSelectorCalls:
+        """Selectors of parallelism, which are of all projects."""
+        return AsyncSelectorCalls(self)
 
     @cached_property
     def _batcher(self) -> Batcher:

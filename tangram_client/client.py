@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import Self
 
+from tangram_client._sync_batches import BatchCalls
 from tangram_client._sync_calls import AnyAction, SyncCalls, Trajectory
 from tangram_client._sync_fleets import FleetCalls
 from tangram_client._sync_rollouts import BackendCalls, RolloutCalls
+from tangram_client._sync_selectors import SelectorCalls
 
 __all__ = ["AnyAction", "Client", "Trajectory"]
 
@@ -34,9 +36,19 @@ class Client(SyncCalls):
         return BackendCalls(self)
 
     @property
+    def batches(self) -> BatchCalls:
+        """Batches of finished rollouts for the ranks of a trainer, of the client's project."""
+        return BatchCalls(self, self._project, self.url)
+
+    @property
     def fleets(self) -> FleetCalls:
         """Fleets of language models; trajectories are of the client's project."""
         return FleetCalls(self, self._project)
+
+    @property
+    def selectors(self) -> SelectorCalls:
+        """Selectors of parallelism, which are of all projects."""
+        return SelectorCalls(self)
 
     def __enter__(self) -> Self:
         return self

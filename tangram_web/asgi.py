@@ -65,7 +65,9 @@ def _facts() -> dict[str, Any]:
     from redis import RedisError
 
     from tangram_web.lib import bus
+    from tangram_web.live.access import Sight
     from tangram_web.metrics.reading import READERS, read_system
+    from tangram_web.problems.reading import problem_lines
 
     try:
         standing = read_system(bus.redis_client(), bus.keys(), READERS)
@@ -83,6 +85,7 @@ def _facts() -> dict[str, Any]:
             for name, lag in standing.lags.items()
         },
         "workers": {worker["name"]: worker["role"] for worker in standing.workers},
+        "problems": problem_lines(Sight()),
     }
 
 
@@ -135,7 +138,11 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 def _backend(pages: PagePreloader) -> GatewayBackend:
     """Return what the gateway reads from the database."""
     from tangram_web.pools.selectors import principal_of
-    from tangram_web.records.rollout_selectors import rollout_completions, rollout_view
+    from tangram_web.records.rollout_selectors import (
+        rollout_completions,
+        rollout_view,
+        rollout_views,
+    )
     from tangram_web.records.selectors import action_view, completions, task_exists
 
     database = in_thread(_database_check)
@@ -152,6 +159,7 @@ def _backend(pages: PagePreloader) -> GatewayBackend:
         task_exists=in_thread(task_exists),
         rollout_view=in_thread(rollout_view),
         rollout_completions=in_thread(rollout_completions),
+        rollouts=in_thread(rollout_views),
     )
 
 

@@ -185,10 +185,12 @@ def _node() -> list[tuple[str, Work]]:
 def _projector() -> list[tuple[str, Work]]:
     from tangram_web.job_schedule import stand_in
     from tangram_web.journal_consumers import bodies, frames, projector
+    from tangram_web.problems.watch import watch
 
     jobs = [] if "jobs" in _roles() else [("jobs", stand_in)]
     kept = [] if "fleets" in _roles() else _fleets()
-    return [("projector", projector), ("frames", frames), ("bodies", bodies), *jobs, *kept]
+    own = [("projector", projector), ("frames", frames), ("bodies", bodies), ("problems", watch)]
+    return [*own, *jobs, *kept]
 
 
 def _fleets() -> list[tuple[str, Work]]:

@@ -1,4 +1,4 @@
-"""The command ``tangram`` of the whole distribution: the client's verbs, and ``up`` and ``sim``."""
+"""The command ``tangram`` of the whole distribution: the client's verbs, ``up``, ``sim``, ``dispatch`` and ``selector profile``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 import click
 
 from tangram_client.cli import verbs
+from tangram_client.cli.selector import selector
 
-#: Both read their own arguments, ``--help`` included.
+#: Each reads its own arguments, ``--help`` included.
 _PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -31,8 +32,31 @@ def sim(arguments: tuple[str, ...]) -> None:
     simulate()
 
 
+@click.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def dispatch(arguments: tuple[str, ...]) -> None:
+    """Plan the transfer of a batch between ranks: bytes and predicted seconds."""
+    from dispatcher.cli import main as plan
+
+    sys.exit(plan(arguments))
+
+
+@click.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def profile(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """Measure the degrees of a selector's service: speed, memory, out of memory."""
+    from tangram_web.selector_profile import profile as measure
+
+    measure.main(
+        list(arguments), "tangram selector profile", standalone_mode=False, obj=context.obj
+    )
+
+
 def main() -> None:
     """Run the command line."""
+    selector.add_command(profile)
     verbs.add_command(up)
     verbs.add_command(sim)
+    verbs.add_command(dispatch)
     verbs(prog_name="tangram")

@@ -14,6 +14,7 @@ from rollout.ports import RolloutPort
 from rollout.worker.handler_pool import HandlerPool
 from rollout.worker.process_launch import launch
 from rollout.worker.worker import RolloutWorker, usual_processes
+from scheduler.runtime.batches.row_door import RowDoorOptions
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.node.door.server import DoorOptions
@@ -45,6 +46,9 @@ async def rollout_role() -> None:
             settings.TANGRAM_HOME / "rollouts" / settings.TANGRAM_ROLLOUT_WORKER,
             settings.TANGRAM_ROLLOUT_DOOR,
             settings.TANGRAM_ROLLOUT_DOOR_ADDRESS,
+        ),
+        rows=RowDoorOptions.parse(
+            settings.TANGRAM_ROLLOUT_ROWS, settings.TANGRAM_ROLLOUT_ROWS_ADDRESS
         ),
     )
     logs = rollout_logs(folder, settings.TANGRAM_ROLLOUT_LOG_BYTES)

@@ -27,6 +27,7 @@ from tangram_web.lib.env import (
     private_lines,
 )
 from tangram_web.lib.logs import FORMATS, LEVELS, logging_config
+from tangram_web.problems.thresholds import thresholds_of
 from tangram_web.serving.limits import WebLimits
 
 _PROJECT = ProjectLimits()
@@ -69,6 +70,10 @@ TANGRAM_ROLLOUT_WORKER = env_text("TANGRAM_ROLLOUT_WORKER", socket.gethostname()
 TANGRAM_ROLLOUT_DOOR = env_text("TANGRAM_ROLLOUT_DOOR", "")
 #: ``host:port`` under which web processes reach it (default: the name of the host).
 TANGRAM_ROLLOUT_DOOR_ADDRESS = env_text("TANGRAM_ROLLOUT_DOOR_ADDRESS", "")
+#: ``host:port`` at which ranks of trainers pull rows of batches; ``off``: they pull them from web processes.
+TANGRAM_ROLLOUT_ROWS = env_text("TANGRAM_ROLLOUT_ROWS", "127.0.0.1:0")
+#: ``host:port`` under which ranks reach it (default: the host that it listens on, or the name of this one).
+TANGRAM_ROLLOUT_ROWS_ADDRESS = env_text("TANGRAM_ROLLOUT_ROWS_ADDRESS", "")
 #: Rollouts that it takes at once.
 TANGRAM_ROLLOUT_SLOTS = env_int("TANGRAM_ROLLOUT_SLOTS", 256, minimum=1)
 #: Size of all logs of rollouts above which none is accepted.
@@ -132,6 +137,9 @@ TANGRAM_WEB_STREAMS = env_int("TANGRAM_WEB_STREAMS", 128, minimum=1)
 #: Rollouts of a project that are not finished, parked ones included.
 TANGRAM_PROJECT_LIVE_ROLLOUTS = env_int("TANGRAM_PROJECT_LIVE_ROLLOUTS", 20_000, minimum=1)
 
+#: ``TANGRAM_PROBLEM_<NAME>``: see docs/problems.md.
+TANGRAM_PROBLEMS = thresholds_of(env_float)
+
 DEBUG = env_bool("TANGRAM_DEBUG", default=False)
 #: The key of the installation, unless the environment has it; no backup includes it.
 TANGRAM_KEY_FILE = TANGRAM_HOME / "secret_key"
@@ -153,13 +161,18 @@ INSTALLED_APPS = [
     "tangram_web.configuration",
     "tangram_web.records",
     "tangram_web.rollouts",
+    "tangram_web.explorer",
     "tangram_web.fleets",
+    "tangram_web.parallelism",
     "tangram_web.pools",
     "tangram_web.live",
     "tangram_web.dashboard",
     "tangram_web.accounts",
     "tangram_web.simulations",
     "tangram_web.webhooks",
+    "tangram_web.problems",
+    "tangram_web.compare",
+    "tangram_web.reports",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

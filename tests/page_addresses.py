@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from tangram_web.dashboard.pages import READS, ConsolePage
-from tangram_web.site_map import DETAILS, MANAGE, MONITOR, PAGES
+from tangram_web.site_map import DETAILS, NAVIGATION, PAGES
 
 _PARAMETER = re.compile(r"<\w+:(\w+)>")
 #: Pages that a browser opens by a link.
-HTML_PAGES = [page for page in (*MONITOR, *MANAGE, *DETAILS) if set(READS) <= set(page.methods)]
+HTML_PAGES = [page for page in (*NAVIGATION, *DETAILS) if set(READS) <= set(page.methods)]
 READ_PAGES = [page for page in PAGES if set(READS) <= set(page.methods)]
 
 

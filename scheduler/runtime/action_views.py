@@ -17,7 +17,7 @@ from domain.events import ActionFinished
 from domain.fleets import FLEET, fleet_of, fleet_resource
 from domain.resources import units
 from scheduler.core.advice.facts import ActionStatus
-from scheduler.runtime.rendering import wait_details
+from scheduler.runtime.rendering import RangeOf, unknown_start, wait_details
 
 _decode_result = msgspec.msgpack.Decoder().decode
 
@@ -49,7 +49,9 @@ def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement 
     return found if node is not None or found.units else None
 
 
-def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
+def live_view(
+    status: ActionStatus, wall_offset: float, range_of: RangeOf = unknown_start
+) -> ActionResponse:
     """Return the view of a live action; ``wall_offset`` turns journal time into wall clock."""
     live, action = status.live, status.live.action
 
@@ -63,7 +65,7 @@ def live_view(status: ActionStatus, wall_offset: float) -> ActionResponse:
         result=None if lease is None or action.generation else {"expires_at": wall(lease)},
         units=granted_units(live.node, live.allocations),
         placement=placement(live.node, live.allocations),
-        waiting=wait_details(status),
+        waiting=wait_details(status, range_of),
         project=action.project,
         task=action.task,
         trajectory=action.trajectory,
@@ -106,5 +108,8 @@ def finished_view(
         detail=finish.detail,
         submitted_at=rfc3339(submitted_at),
         granted_at=rfc3339(submitted_at + timing.queue_seconds) if finish.allocations else None,
+        started_at=rfc3339(finished_at - timing.execution_seconds)
+        if timing.execution_seconds
+        else None,
         finished_at=rfc3339(finished_at),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import asdict
 
@@ -14,7 +14,7 @@ from contract.responses import (
     WaitDetails,
     rfc3339,
 )
-from domain.advice import PolicyDecision
+from domain.advice import PolicyDecision, StartRange
 from domain.confinement import SANDBOX_CURE
 from domain.limits import Quota
 from domain.resources import units
@@ -29,8 +29,15 @@ from scheduler.core.advice.facts import (
     WorkerQueue,
 )
 
+#: Returns when a waiting action may start; None: unknown.
+RangeOf = Callable[[ActionStatus], StartRange | None]
 
-def wait_details(status: ActionStatus) -> WaitDetails | None:
+
+def unknown_start(_: ActionStatus) -> None:
+    """No predictions were compared with starts."""
+
+
+def wait_details(status: ActionStatus, range_of: RangeOf = unknown_start) -> WaitDetails | None:
     """Return why an action waits, with its forecast; None for an action that does not wait."""
     facts, seconds = status.waiting, status.starts_in_seconds
     if facts is None:
@@ -46,12 +53,14 @@ def wait_details(status: ActionStatus) -> WaitDetails | None:
         one_more=status.extra_units,
         relief=status.hint,
         subject=facts.subject,
+        start_range=range_of(status),
     )
 
 
-def queues_response(queues: QueuesStatus) -> QueuesResponse:
+def queues_response(queues: QueuesStatus, range_of: RangeOf = unknown_start) -> QueuesResponse:
     """Return the wait queues, the longest first."""
-    return QueuesResponse([_queue(item) for item in queues.items], queues.queues, queues.waiting)
+    items = [_queue(item, range_of) for item in queues.items]
+    return QueuesResponse(items, queues.queues, queues.waiting)
 
 
 def decisions_response(
@@ -66,8 +75,8 @@ def decisions_response(
     )
 
 
-def _queue(status: QueueStatus) -> QueueDetails:
-    key, action, why = status.key, status.head.live.action, wait_details(status.head)
+def _queue(status: QueueStatus, range_of: RangeOf) -> QueueDetails:
+    key, action, why = status.key, status.head.live.action, wait_details(status.head, range_of)
     assert why is not None  # heads of queues wait
     needs = (*key.needs.on_node, *key.needs.in_cluster)
     return QueueDetails(

@@ -11,6 +11,7 @@ import click
 import tangram_client
 from tangram_client.cli.actions import cancel, describe, get, submit
 from tangram_client.cli.attach import shell_
+from tangram_client.cli.batch import batch
 from tangram_client.cli.completion import completion
 from tangram_client.cli.config import apply, diff, export
 from tangram_client.cli.copying import cp, ls
@@ -25,8 +26,11 @@ from tangram_client.cli.logs import logs
 from tangram_client.cli.operate import node, service, task
 from tangram_client.cli.processes import ps
 from tangram_client.cli.replay import replay
+from tangram_client.cli.report import report
 from tangram_client.cli.rollout import backend, rollout
+from tangram_client.cli.selector import selector
 from tangram_client.cli.shell import Verbs, connected
+from tangram_client.cli.status import status
 from tangram_client.cli.token import token
 from tangram_client.cli.top import top
 from tangram_client.cli.watch import watch
@@ -68,10 +72,14 @@ for _verb in (
     service,
     rollout,
     backend,
+    batch,
     fleet,
+    selector,
     token,
     watch,
     replay,
+    report,
+    status,
     top,
     diff,
     apply,

@@ -32,6 +32,15 @@ from tangram_client.payloads import exec_action
 @click.option("--task", default="cli", show_default=True, help="Workload it belongs to.")
 @click.option("--trajectory", metavar="NAME", help="Run in this trajectory's environment.")
 @click.option("--cpu", default="1", show_default=True, help="Cores: 2, 0.1, or choices: 1,2,4.")
+@click.option(
+    "--duration", type=Number(0, min_open=True), metavar="SECONDS", help="Expected on one core."
+)
+@click.option(
+    "--amdahl",
+    type=Number(0, 1),
+    metavar="FRACTION",
+    help="Part that speeds up with cores; with --duration, policies compare counts.",
+)
 @click.option("--pool", metavar="NAME")
 @click.option("--priority", type=int, help="Higher goes first.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="May be given several times.")
@@ -121,6 +130,8 @@ def _payload(command: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         options["task"],
         command[0] if lone else command,
         cpu=_units(options["cpu"]),
+        duration_seconds=options["duration"],
+        elasticity=None if options["amdahl"] is None else {"amdahl": options["amdahl"]},
         cwd=options["cwd"],
         env=env or None,
         reward=options["reward"],

@@ -1,4 +1,4 @@
-"""`list`: tasks, trajectories, pools, services, fleets and other objects, as rows."""
+"""`list`: actions, tasks, trajectories, pools, services, fleets and other objects, as rows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tangram_client.client import Client
 
 #: Noun → columns of its table; a member of a member is named with a dot.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "actions": ("id", "task", "trajectory", "state", "outcome", "node", "submitted_at"),
     "tasks": ("id", "project", "pool", "actions", "finished", "opened_at"),
     "trajectories": ("id", "project", "task", "state", "node", "actions", "finished", "opened_at"),
     "nodes": ("name", "pool", "state", "isolation", "version", "joined_at"),
@@ -29,25 +30,31 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 #: Nouns with a state to select by, and nouns of a task.
 _STATES: Final = ("trajectories", "nodes")
 _OF_TASK: Final = ("trajectories",)
+#: Nouns that the console's explorer lists.
+_QUERIED: Final = ("actions", "tasks", "trajectories")
 
 
 @click.command("list")
 @click.argument("noun", type=click.Choice(sorted(COLUMNS)))
 @click.option("--state", help="Only in this state (trajectories, nodes).")
 @click.option("--task", help="Only of this task (trajectories).")
+@click.option("--query", "-q", help="A filter of the explorer, as 'state:queued act:>5s'.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @connected
 @pass_shell
-def list_(shell: Shell, /, noun: str, state: str | None, task: str | None, limit: int) -> None:
-    """List tasks, trajectories, nodes, pools, services, fleets, resources or projects; actions: tangram get."""
-    for option, value, nouns in (("--state", state, _STATES), ("--task", task, _OF_TASK)):
+def list_(
+    shell: Shell, /, noun: str, state: str | None, task: str | None, query: str | None, limit: int
+) -> None:
+    """List actions, tasks, trajectories, nodes, pools, services, fleets, resources or projects."""
+    given = (("--state", state, _STATES), ("--task", task, _OF_TASK), ("--query", query, _QUERIED))
+    for option, value, nouns in given:
         if value is not None and noun not in nouns:
             raise click.UsageError(f"{option} goes with {' and '.join(nouns)}")
     with shell.client() as client:
         if noun == "services":
             found: Sequence[Mapping[str, Any]] = _services(client)[:limit]
         else:
-            page = client.list(noun, limit=limit, state=state, task=task)
+            page = client.list(noun, limit=limit, state=state, task=task, q=query)
             found = page.results
             if page.next:
                 say(f"the first {len(found)}; there are more (--limit)")

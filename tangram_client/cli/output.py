@@ -40,7 +40,7 @@ STYLES = {
     "queued": "yellow", "granted": "cyan", "running": "cyan", "completed": "green",
     "timeout": "red", "expired": "red", "oom_killed": "red", "infra_failed": "red",
     "unknown": "magenta", "cancelled": "dim", "lost": "red", "drained": "yellow",
-    "paused": "yellow", "oversubscribed": "yellow",
+    "paused": "yellow", "oversubscribed": "yellow", "critical": "red", "warning": "yellow",
 }  # fmt: skip
 
 

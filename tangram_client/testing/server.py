@@ -45,6 +45,8 @@ class Routes:
             *self._files.table(),
             *rollouts.table(),
             ("GET", "/status", self._status),
+            ("GET", "/problems", self._problems),
+            ("GET", "/tasks/([^/]+)/report", self._report),
             ("GET", "/(actions|trajectories|nodes|pools|projects|tasks)", self._list),
         )
         self._table = [
@@ -222,6 +224,20 @@ class Routes:
         limit = int(request.url.params.get("limit", 100))
         results = rows.get(noun, [])[:limit]
         return FakeAnswer.json({"next": None, "previous": None, "results": results})
+
+    def _problems(self, request: httpx.Request) -> FakeAnswer:
+        found = self._world.problems
+        health = found[0]["severity"] if found else "ok"
+        headline = f"{len(found)} problems." if found else "Everything works."
+        return FakeAnswer.json(
+            {"health": health, "headline": headline, "detail": "", "problems": found}
+        )
+
+    def _report(self, request: httpx.Request, task: str) -> FakeAnswer:
+        found = self._world.reports.get(task)
+        if found is None:
+            raise FakeRefusal(404, "not_found", f"there is no task {task!r}")
+        return FakeAnswer.json(found)
 
     def _status(self, request: httpx.Request) -> FakeAnswer:
         return FakeAnswer.json(self._status_body())

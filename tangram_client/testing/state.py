@@ -75,6 +75,10 @@ class World:
         self.events: list[tuple[str, str]] = []
         self.completions: list[str] = []
         self.renewals: dict[str, int] = {}
+        #: Problems of the system, as `GET /problems` lists them.
+        self.problems: list[dict[str, Any]] = []
+        #: Task → its report, as `GET /tasks/{task}/report` shows it.
+        self.reports: dict[str, dict[str, Any]] = {}
         self._accepted_at: dict[str, float] = {}
         self._expires_at: dict[str, float] = {}
 

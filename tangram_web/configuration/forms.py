@@ -193,10 +193,39 @@ _FLEET: Final = {
     ),
     "modelled": Help("Model whose modelled times stand in for a profile: 8b, 14b or 32b.", "14b"),
 }
+_SELECTOR: Final = {
+    "degrees": Help(
+        "Degrees of parallelism that it chooses from, the preferred one first.",
+        "[{tp: 4}, {tp: 8}]",
+    ),
+    "target": Help(
+        "service:NAME, whose calls get the degree of the first stage. Empty: an outside trainer asks.",
+        "service:policy",
+    ),
+    "stages": Help("Stages that it decides about: rollout, experience, training.", "[rollout]"),
+    "contexts": Help("Context lengths at which profiles are measured.", "[4096, 8192, 16384]"),
+    "responses": Help("Numbers of responses at which profiles are measured.", "[32, 128]"),
+    "observes": Help(
+        "fleet:NAME, llm:POOL or service:NAME: their generations and rollouts tell the context, too.",
+        "['fleet:qwen']",
+    ),
+    "context_limit": Help("No response gets longer, in tokens. Empty: no limit."),
+    "growth": Help(
+        "The longest context of the next step is at most the longest so far, times this."
+    ),
+    "hysteresis": Help(
+        "How far, as a fraction, a context is beyond the border of a range before its degree is taken."
+    ),
+    "switch_seconds": Help("Seconds of a change of the degree, until one was measured."),
+    "pin": Help("Degree that is always used. Empty: it is selected.", "{tp: 8}"),
+    "hardware": Help("Use only a profile that was measured on this hardware. Empty: any."),
+    "model": Help("Use only a profile of this model. Empty: any."),
+    "engine": Help("Use only a profile of this engine. Empty: any."),
+}
 #: Kind → member → its help text.
 HELPS: Final = {
     "Pool": _POOL, "Project": _PROJECT, "Resource": _RESOURCE, "GpuService": _SERVICE, "Fleet": _FLEET,
-    "Node": _NODE,
+    "Selector": _SELECTOR, "Node": _NODE,
 }  # fmt: skip
 NAME: Final = "Unique name; an existing object of this name is changed."
 

@@ -12,7 +12,17 @@ from tests.architecture.tree import ROOT
 #: Asynchronous modules, and those that are written from them.
 MODULES = {
     ROOT / "tangram_client" / f"_async_{name}.py": ROOT / "tangram_client" / f"_sync_{name}.py"
-    for name in ("calls", "dapo", "files", "fleets", "rollouts", "sessions", "snapshots")
+    for name in (
+        "batches",
+        "calls",
+        "dapo",
+        "files",
+        "fleets",
+        "rollouts",
+        "selectors",
+        "sessions",
+        "snapshots",
+    )
 }
 
 #: In order; each is a regular expression and what replaces it.
@@ -28,7 +38,9 @@ REPLACEMENTS = (
     (r"AsyncSnapshotCalls", "SnapshotCalls"),
     (r"AsyncRolloutCalls", "RolloutCalls"),
     (r"AsyncBackendCalls", "BackendCalls"),
+    (r"AsyncBatchCalls", "BatchCalls"),
     (r"AsyncFleetCalls", "FleetCalls"),
+    (r"AsyncSelectorCalls", "SelectorCalls"),
     (r"AsyncPatientSender", "PatientSender"),
     (r"AsyncRolloutClient", "RolloutClient"),
     (r"AsyncDapo", "Dapo"),
@@ -45,11 +57,13 @@ REPLACEMENTS = (
     (r"\.aiter_bytes\(", ".iter_bytes("),
 )
 DOCSTRINGS = {
+    "_async_batches": "Batches, blocking.",
     "_async_calls": "Every call of the client, blocking.",
     "_async_dapo": "Efficient DAPO, blocking.",
     "_async_files": "Files of an environment, blocking.",
     "_async_fleets": "Fleets of language models, blocking.",
     "_async_rollouts": "Rollouts and backends, blocking.",
+    "_async_selectors": "Selectors of parallelism, blocking.",
     "_async_sessions": "Sessions of an environment, blocking.",
     "_async_snapshots": "Snapshots of environments, blocking.",
 }

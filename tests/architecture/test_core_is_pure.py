@@ -67,7 +67,14 @@ def pure_files():
         for path in python_files("managers")
         if path.stem == "ledger" or path.parent.name == "ledger"
     ]
-    return [*python_files("domain", "placement", "scheduler/core", "rollout/core"), *ledgers]
+    # Transports wait for other ranks, batches are pulled, and a command prints.
+    plans = [
+        path
+        for path in python_files("dispatcher")
+        if path.parent.name == "dispatcher" and path.stem not in {"batches", "cli", "__main__"}
+    ]
+    folders = ("domain", "placement", "scheduler/core", "rollout/core")
+    return [*python_files(*folders), *ledgers, *plans]
 
 
 @pytest.mark.parametrize("path", pure_files(), ids=name)

@@ -11,7 +11,7 @@ from tests.architecture.tree import ROOT, files, name, own_files, python_files
 
 TOP_LEVEL = frozenset(
     ".ci .dockerignore .gitattributes .gitignore CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile README.md benchmarks"
-    " contract deploy docker-compose.yml docs domain examples facades frontend manage.py managers placement pyproject.toml requirements rollout scheduler simulator tangram tangram_client"
+    " contract deploy dispatcher docker-compose.yml docs domain examples facades frontend manage.py managers placement pyproject.toml requirements rollout scheduler simulator tangram tangram_client"
     " tangram_web tests".split()
 )
 #: Each is written so that this file does not match itself.

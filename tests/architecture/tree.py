@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _MADE_BY_RUNNING = frozenset({"__pycache__", "node_modules", "staticfiles"})
 PACKAGES = (
     "contract",
+    "dispatcher",
     "domain",
     "facades",
     "managers",

@@ -24,6 +24,7 @@ from scheduler.runtime.gateway.chat_completions import AgentChats
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.endpoints.actions import Actions
 from scheduler.runtime.gateway.endpoints.backends import Backends
+from scheduler.runtime.gateway.endpoints.batches import BatchEndpoints
 from scheduler.runtime.gateway.endpoints.event_feeds import EventFeeds
 from scheduler.runtime.gateway.endpoints.files import Files
 from scheduler.runtime.gateway.endpoints.fleets import Fleets
@@ -36,6 +37,7 @@ from scheduler.runtime.gateway.endpoints.processes import Processes
 from scheduler.runtime.gateway.endpoints.response_streaming import ResponseStreaming
 from scheduler.runtime.gateway.endpoints.rollout_changes import RolloutChanges
 from scheduler.runtime.gateway.endpoints.rollouts import RolloutEndpoints
+from scheduler.runtime.gateway.endpoints.selectors import SelectorEndpoints
 from scheduler.runtime.gateway.endpoints.sessions import Sessions
 from scheduler.runtime.gateway.endpoints.snapshots import Snapshots
 from scheduler.runtime.gateway.endpoints.task_control import TaskControl
@@ -62,8 +64,10 @@ from scheduler.runtime.rollouts.chat_tokens import is_chat_token
 
 log = logging.getLogger(__name__)
 
-#: Submissions check their idempotency keys in the script that appends them.
-_OWN_KEYS: Final = (f"{API_PREFIX}/actions", f"{API_PREFIX}/actions/batch")
+#: Submissions check their idempotency keys in the script that appends them, batches with their manifests.
+_OWN_KEYS: Final = (
+    f"{API_PREFIX}/actions", f"{API_PREFIX}/actions/batch", f"{API_PREFIX}/batches",
+)  # fmt: skip
 
 
 def _is_replayable(request: HttpRequest) -> bool:
@@ -87,7 +91,7 @@ def native_handlers(
     """Return the handler of each operation of `contract.routes.ROUTES`."""
     actions, leases, feeds = Actions(context), Leases(context), EventFeeds(context)
     tasks, trajectories = TaskControl(context), Trajectories(context)
-    health, files = Health(context, needed_roles), Files(context)
+    health = Health(context, needed_roles)
     ports = Ports(context)
     snapshots, streams = Snapshots(context), streams or ResponseStreaming(context)
     return {
@@ -109,6 +113,35 @@ def native_handlers(
         "trajectories_open": trajectories.open,
         "trajectories_finish": trajectories.finish,
         "trajectories_renew": trajectories.renew,
+        **_file_handlers(Files(context)),
+        **{route.operation: ports.forward for route in PORTS},
+        "processes_list": Processes(context).list,
+        "processes_end": Processes(context).end,
+        **_session_handlers(Sessions(context)),
+        **_selector_handlers(SelectorEndpoints(context)),
+        **_image_handlers(Images(context)),
+        **_rollout_handlers(RolloutEndpoints(context), RolloutChanges(context)),
+        **(
+            _backend_handlers(Backends(context))
+            | _fleet_handlers(Fleets(context))
+            | _batch_handlers(BatchEndpoints(context))
+        ),
+        **_chat_handlers(chats or AgentChats(context)),
+        "snapshots_take": snapshots.take,
+        "trajectories_park": snapshots.park,
+        "snapshots_list": snapshots.list,
+        "snapshots_remove": snapshots.remove,
+        "livez": health.live,
+        "readyz": health.ready,
+        "status_retrieve": health.status,
+        "queues_list": health.queues,
+        "decisions_list": health.decisions,
+    }
+
+
+def _file_handlers(files: Files) -> dict[str, Handler]:
+    """Return the handlers of `contract.file_routes.FILES`."""
+    return {
         **dict.fromkeys(("files_put", "files_put_at"), files.put),
         "files_get": files.get,
         "files_get_at": files.get_at,
@@ -120,23 +153,6 @@ def native_handlers(
         "files_move": files.move,
         "files_pack": files.pack,
         "files_unpack": files.unpack,
-        **{route.operation: ports.forward for route in PORTS},
-        "processes_list": Processes(context).list,
-        "processes_end": Processes(context).end,
-        **_session_handlers(Sessions(context)),
-        **_image_handlers(Images(context)),
-        **_rollout_handlers(RolloutEndpoints(context), RolloutChanges(context)),
-        **(_backend_handlers(Backends(context)) | _fleet_handlers(Fleets(context))),
-        **_chat_handlers(chats or AgentChats(context)),
-        "snapshots_take": snapshots.take,
-        "trajectories_park": snapshots.park,
-        "snapshots_list": snapshots.list,
-        "snapshots_remove": snapshots.remove,
-        "livez": health.live,
-        "readyz": health.ready,
-        "status_retrieve": health.status,
-        "queues_list": health.queues,
-        "decisions_list": health.decisions,
     }
 
 
@@ -182,6 +198,16 @@ def _rollout_handlers(rollouts: RolloutEndpoints, changes: RolloutChanges) -> di
     }
 
 
+def _batch_handlers(batches: BatchEndpoints) -> dict[str, Handler]:
+    """Return the handlers of `contract.batch_routes.BATCHES`."""
+    return {
+        "batches_create": batches.create,
+        "batches_list": batches.listed,
+        "batches_retrieve": batches.show,
+        "batches_rows": batches.rows,
+    }
+
+
 def _chat_handlers(chats: AgentChats) -> dict[str, Handler]:
     """Return the handlers of `contract.rollout_routes.AGENT_CHATS`."""
     return {"agent_chat_complete": chats.complete, "agent_chat_models": chats.models}
@@ -209,6 +235,20 @@ def _fleet_handlers(fleets: Fleets) -> dict[str, Handler]:
         "fleets_drain": fleets.drain,
         "fleets_undrain": fleets.undrain,
         "fleets_pin": fleets.pin,
+    }
+
+
+def _selector_handlers(selectors: SelectorEndpoints) -> dict[str, Handler]:
+    """Return the handlers of `contract.selector_routes.SELECTORS`."""
+    return {
+        "selectors_list": selectors.list,
+        "selectors_show": selectors.show,
+        "selectors_profile": selectors.profile,
+        "selectors_put_profile": selectors.put_profile,
+        "selectors_decision": selectors.decision,
+        "selectors_observe": selectors.observe,
+        "selectors_pin": selectors.pin,
+        "selectors_unpin": selectors.unpin,
     }
 
 

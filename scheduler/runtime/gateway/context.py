@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -77,6 +77,20 @@ async def _no_rollouts(project: str | None, after: int, limit: int) -> RolloutCo
     return RolloutCompletions([], str(after))
 
 
+class FindRollouts(Protocol):
+    """Read the rows of rollouts: of any project by their ids, or of some groups of a project, and perhaps of one task."""
+
+    def __call__(
+        self, ids: Sequence[str], groups: Sequence[str], project: str, task: str
+    ) -> Awaitable[list[RolloutView]]: ...
+
+
+async def _no_rollouts_found(
+    ids: Sequence[str], groups: Sequence[str], project: str, task: str
+) -> list[RolloutView]:
+    return []
+
+
 class FindCompletions(Protocol):
     """Read a page of the log of finished actions."""
 
@@ -102,6 +116,7 @@ class GatewayBackend:
     #: Row of a rollout of any project; None when there is none.
     rollout_view: Callable[[str], Awaitable[RolloutView | None]] = _no_rollout
     rollout_completions: FindRolloutCompletions = _no_rollouts
+    rollouts: FindRollouts = _no_rollouts_found
 
 
 def is_settled(view: ActionResponse) -> bool:

@@ -15,6 +15,7 @@ from contract.fleet_status import FleetsStatus
 from contract.receipts import TrajectoryDetails, TrajectoryReceipt
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from contract.rollout_status import RolloutsStatus
+from contract.selector_status import SelectorsStatus
 from contract.status import SystemStatus
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
@@ -34,6 +35,8 @@ from domain.forks import REFUSE, STORAGE_FULL, ForkReport
 from domain.ids import ActionId
 from domain.redis_keys import Keys
 from domain.rollout_events import RolloutsQueried
+from domain.selector_events import SelectorsQueried
+from domain.selectors import Parallelism, SelectorStage, StageLoad
 from domain.snapshots import SnapshotReport
 from scheduler.runtime.gateway.http import HttpError
 from scheduler.runtime.gateway.request_parsing import packed
@@ -58,6 +61,7 @@ _snapshot_reports = msgspec.msgpack.Decoder(SnapshotReport)
 _fork_reports = msgspec.msgpack.Decoder(ForkReport)
 _statuses = msgspec.msgpack.Decoder(SystemStatus)
 _fleets = msgspec.msgpack.Decoder(FleetsStatus)
+_selectors = msgspec.msgpack.Decoder(SelectorsStatus)
 _rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
 
 
@@ -228,6 +232,35 @@ class SchedulerQueries:
         )
         reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
         return _fleets.decode(reply.body)
+
+    async def selectors(
+        self,
+        selector: str = "",
+        *,
+        cells: bool = False,
+        history: bool = False,
+        load: StageLoad | None = None,
+        stage: SelectorStage = SelectorStage.ROLLOUT,
+        observed: bool = False,
+        pin: Parallelism | None = None,
+        forced: bool = False,
+    ) -> SelectorsStatus:
+        """Return a selector or all, and what would be chosen for a load. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = SelectorsQueried(
+            request_id=request_id,
+            reply_to=self.channel,
+            selector=selector,
+            cells=cells,
+            history=history,
+            load=load,
+            stage=stage,
+            observed=observed,
+            pin=pin,
+            forced=forced,
+        )
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        return _selectors.decode(reply.body)
 
     async def open_files(self, project: str, trajectory: str) -> None:
         """Place a trajectory, and make its environment on its node. Raises NotFound, Conflict, CapacityError."""

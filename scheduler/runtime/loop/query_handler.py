@@ -46,6 +46,7 @@ from domain.ids import ResourceId, trajectory_key
 from domain.redis_servers import ServerVersion, judge
 from domain.resources import units
 from domain.rollout_events import RolloutsQueried
+from domain.selector_events import SelectorsQueried
 from domain.version import VERSION
 from scheduler.core.state.live import LiveTrajectory
 from scheduler.core.state.model import State
@@ -55,6 +56,7 @@ from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import LoopStats
 from scheduler.runtime.loop.rehearsal import Ending, rehearse_call
 from scheduler.runtime.loop.rollout_queries import rollouts_status
+from scheduler.runtime.loop.selector_queries import selectors_status
 from scheduler.runtime.loop.term import Term
 from scheduler.runtime.rendering import decisions_response, queues_response
 
@@ -137,8 +139,11 @@ class QueryHandler:
             body = rollouts_status(term.machine.state, query, offset, term.journal_id)
         elif isinstance(query, FleetsQueried):
             body = fleets_status(term.machine.state, query)
+        elif isinstance(query, SelectorsQueried):
+            body = selectors_status(term.machine.state, query, term.clock.wall_offset())
         elif isinstance(query, QueuesQueried):
-            body = queues_response(term.machine.queues(query.limit, query.projects))
+            queues = term.machine.queues(query.limit, query.projects)
+            body = queues_response(queues, term.range_of)
         else:
             assert isinstance(query, StatusQueried)
             body = system_status(term, self._leadership, self._stats)
@@ -150,7 +155,7 @@ class QueryHandler:
         if status is None or query.project not in ("", status.live.action.project):
             end = self._term.journal_id
             return Reply(query.request_id, ok=False, code="not_live", detail=end)
-        view = live_view(status, self._term.clock.wall_offset())
+        view = live_view(status, self._term.clock.wall_offset(), self._term.range_of)
         return Reply(query.request_id, body=_raw(view))
 
     def _trajectory(self, query: TrajectoryQueried) -> Reply:

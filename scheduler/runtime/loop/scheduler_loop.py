@@ -368,7 +368,7 @@ class SchedulerLoop:
             self._after_set_aside(poisoned)
         self._after_commit(events, decisions)
 
-    def _after_commit(self, events: Iterable[DomainEvent], decisions: Iterable[Decision]) -> None:
+    def _after_commit(self, events: Iterable[DomainEvent], decisions: Sequence[Decision]) -> None:
         # Before the replies: their readers find the new capacity.
         if any(isinstance(event, _OF_CAPACITY) for event in events):
             self.housekeeping.publish_capacity()
@@ -382,5 +382,6 @@ class SchedulerLoop:
                 self.queries.confirm(decision)
         if self.caution.in_a_row and any(isinstance(each, Grant) for each in decisions):
             self.caution.granted()
+        self.term.calibration.observe(self.term.machine.state, decisions)
         self.accounts.record(events, decisions)
         action_log.record(events, decisions)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from domain.advice import StartRange
+from scheduler.core.advice.calibration import StartCalibration
+from scheduler.core.advice.facts import ActionStatus
 from scheduler.core.machine import Machine
 
 #: Difference of two readings that says nothing about the clocks.
@@ -48,3 +51,9 @@ class Term:
     #: The newest entry of the journal, and its number.
     journal_id: str
     seq: int
+    #: Predictions of this term, compared with starts.
+    calibration: StartCalibration = field(default_factory=StartCalibration)
+
+    def range_of(self, status: ActionStatus) -> StartRange | None:
+        """Return when a waiting action may start; None: unknown."""
+        return self.calibration.range_of(status, self.machine.state.now)

@@ -208,6 +208,7 @@ class OrderExecutor:
             feedback=report.feedback,
             used=report.result.used if report.result is not None else None,
             chunk=report.chunk,
+            usage=report.usage,
         )
 
         def sent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.page_addresses import HTML_PAGES, address_of, parameters_of
 
@@ -72,6 +72,21 @@ def until(page: Page, path: str, seen: Callable[[Page], bool]) -> None:
             return
         page.wait_for_timeout(250)
     raise AssertionError(f"{path} never showed it:\n{page.inner_text('main')}")
+
+
+def problem_on(page: Page, problem: str) -> Locator:
+    """Open the Overview and return a problem of its list, once it is raised; the page is live."""
+    visit(page, "/")
+    row = page.locator(f'.problem[data-id="{problem}"]:not([data-state="cleared"])')
+    expect(row).to_be_visible()
+    return row
+
+
+def press(row: Locator, verb: str) -> None:
+    """Press the verb of a problem: one click from the list to the page that asks."""
+    expect(row.locator(".verb")).to_have_text(verb)
+    row.locator(".verb").click()
+    expect(row.page.get_by_role("heading", name="Affected")).to_be_visible()
 
 
 def apply(page: Page, text: str) -> None:

@@ -60,7 +60,7 @@ def sign_in(context: BrowserContext, tangram: Tangram, name: str, path: str = "/
     page.get_by_label("Name").fill(name)
     page.get_by_label("Password").fill(WORD)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    expect(page.locator(".who")).to_be_visible()
     return page
 
 

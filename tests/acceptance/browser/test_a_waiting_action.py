@@ -29,8 +29,8 @@ def test_it_says_why_until_it_runs_and_then_what_it_got(open_page: Open, tangram
 
     tangram.post(f"/api/v1/leases/{first['id']}/release", {})
 
-    expect(page.locator(".titled .chip").first).to_have_text("running")
+    expect(page.locator(".outcome-strip .chip").first).to_have_text("running")
     expect(page.locator("#why")).to_have_count(0)
     tangram.post(f"/api/v1/leases/{second['id']}/release", {})
-    expect(page.locator(".titled .chip").nth(1)).to_have_text("completed")
+    expect(page.locator(".outcome-strip .chip").first).to_have_text("completed")
     expect(page.get_by_role("button", name="Save “Phases” as PNG")).to_have_count(1)

@@ -73,7 +73,13 @@ def test_the_palette_finds_pages_and_actions_by_keys_alone(
     page.keyboard.press("Control+k")
     page.keyboard.type(done["id"])
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_have_text(done["id"])
+    expect(page.locator("#action-id")).to_have_text(done["id"])
+    page.wait_for_load_state("load")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("pause def")
+    expect(page.get_by_role("option", name="Pause: default…")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Pause: pool default")
 
 
 def test_a_term_shows_its_meaning_to_the_keyboard_and_escape_hides_it(open_page: Open) -> None:
@@ -98,7 +104,7 @@ def test_markup_in_what_users_supply_stays_text(open_page: Open, tangram: Tangra
     expect(page.locator("pre").first).to_contain_text("<script>alert(2)</script>")
     page.keyboard.press("Control+k")
     page.locator("#palette-input").fill(MARKUP)
-    expect(page.locator("#palette-list")).to_contain_text("<img src=x")
+    expect(page.locator("#palette-status")).to_contain_text("<img src=x")
     assert page.locator('img[src="x"]').count() == 0
 
 
@@ -115,7 +121,8 @@ def test_the_past_is_drawn_and_a_link_freezes_it(open_page: Open, tangram: Tangr
 def test_a_file_is_read_from_the_running_stack(open_page: Open, tangram: Tangram) -> None:
     done = run(tangram, "true", trajectory="file-1")
     page = open_page("/actions/?trajectory=file-1")
-    expect(page.locator("#rows")).to_contain_text(done["id"][-8:])
+    expect(page.locator(f'#rows tr[data-id="{done["id"]}"]')).to_be_visible()
+    page.locator("#export summary").click()
     with page.expect_download() as begun:
         page.get_by_role("link", name="CSV", exact=True).click()
     text = begun.value.path().read_text()

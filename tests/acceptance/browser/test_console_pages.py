@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.acceptance.browser.conftest import Open, run
-from tests.acceptance.browser.pages import addresses_of_pages, expect_whole, go, hold
+from tests.acceptance.browser.pages import addresses_of_pages, expect_whole, go, hold, visit
 from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,7 +48,22 @@ def test_from_the_queues_to_why_an_action_waits_and_what_blocks_it(
 
 def test_keys_go_from_page_to_page(open_page: Open) -> None:
     page = open_page("/")
-    for key, title in (("q", "Queues"), ("t", "Trajectories"), ("k", "Tasks"), ("w", "Workers")):
+    page.locator(".who").click()
+    expect(page.locator("#account")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#account")).to_be_hidden()
+    page.get_by_role("button", name="Theme: as the system").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.keyboard.press("?")
+    expect(page.locator("#help tr", has_text="Pause or resume the live page")).to_be_visible()
+    page.mouse.click(5, 5)  # beside the dialog
+    expect(page.locator("#help")).to_be_hidden()
+    for key, title in (
+        ("q", "Queues"),
+        ("t", "Trajectories"),
+        ("k", "Tasks"),
+        ("w", "Nodes and parts"),
+    ):
         go(page, key)
         expect(page).to_have_title(f"{title} · Tangram")
         page.wait_for_load_state("load")  # before that its scripts hear no keys
@@ -61,8 +76,8 @@ def test_a_trajectory_is_drawn_and_leads_to_its_actions(open_page: Open, tangram
     page.get_by_role("link", name="drawn", exact=True).click()
     expect(page.locator(".lanes rect.execution")).to_have_count(3)
     page.get_by_role("link", name=f"…{done['id'][-8:]}", exact=True).click()
-    expect(page.locator("h1")).to_have_text(done["id"])
-    page.get_by_role("link", name="seen", exact=True).click()
+    expect(page.locator("#action-id")).to_have_text(done["id"])
+    page.get_by_role("link", name="seen", exact=True).first.click()
     expect(page.locator("h1")).to_have_text("seen")
     expect(page.get_by_role("heading", name="Steps")).to_be_visible()
 
@@ -77,3 +92,35 @@ def test_the_core_map_names_the_holders_of_cores(open_page: Open, waiting: dict[
     hold(page)
     row.locator("a").click()
     expect(page.get_by_role("heading", name="Phases")).to_be_visible()
+
+
+def test_the_explorer_completes_a_filter_and_cancels_what_is_selected(
+    open_page: Open, tangram: Tangram, waiting: dict[str, Any]
+) -> None:
+    run(tangram, "sh", "-c", "exit 3", task="explored")
+    page = open_page("/actions/?q=")
+    expect(page.locator("#facets")).to_contain_text("queued")
+    page.keyboard.press("/")
+    page.keyboard.type("exit:")
+    expect(page.get_by_role("option", name="exit:!=0")).to_be_visible()
+    page.keyboard.type("3 task:expl")
+    expect(page.get_by_role("option", name="task:explored")).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".ex-chip")).to_have_count(2)
+    rows = page.locator("#rows tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text("exit 3")
+    expect(page.locator("#total")).to_have_text("1 action")
+
+    visit(page, f"/actions/?q=id:{waiting['id']}")
+    expect(page.locator("#live")).to_be_visible()
+    expect(rows.first.locator("[data-wait]")).to_contain_text("waits for")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("#selected-count")).to_have_text("1")
+    page.keyboard.press(".")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("1 selected")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.locator("main")).to_contain_text("Done")

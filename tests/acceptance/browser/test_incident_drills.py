@@ -1,4 +1,4 @@
-"""Three incidents, each seen, understood, cured and reviewed without leaving the browser.
+"""Three incidents, each seen on the Overview, understood, cured and reviewed without leaving the browser.
 
 `docs/operations.md` tells the same three; with ``DRILL_IMAGES=FOLDER`` its pictures are made.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.acceptance.browser.pages import apply, audited, until, visit
+from tests.acceptance.browser.pages import apply, audited, press, problem_on, until, visit
 from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -57,7 +57,13 @@ def test_a_quota_is_exhausted(open_page: Any, tangram: Tangram) -> None:
     tangram.post("/api/v1/actions?wait=60", body)
     waits = tangram.post("/api/v1/actions", body)["id"]
 
-    # Seen: an action waits. Understood: for what, and until when.
+    # Seen: the Overview names the quota, and the verb that helps is one click away.
+    problem = problem_on(page, "quota_exhausted:api:drill")
+    expect(problem).to_contain_text("1 of 1 units in 1 d")
+    expect(problem.locator(".affected")).to_have_text("1 waiting")
+    press(problem, "Change quota…")
+
+    # Understood: what waits, and until when.
     listed(page, waits)
     until(page, "/queues/", lambda p: "api:drill" in p.inner_text("main"))
     until(page, f"/actions/{waits}/", lambda p: "Why it waits" in p.inner_text("main"))
@@ -93,9 +99,13 @@ def test_a_node_falls_silent(open_page: Any, tangram: Tangram) -> None:
     body = {"task": "drill", "kind": "exec", "cost": {"cpu": 1}, "exec": {"command": ["true"]}}
 
     with stopped(pid):
-        # Seen: the node is lost. Understood: why the action waits.
-        until(page, "/operate/", lambda p: "lost" in p.inner_text("main"))
+        # Seen: the Overview says that the node is lost, and offers to retire it.
+        problem = problem_on(page, f"node_lost:{name}")
+        expect(problem.locator(".title")).to_have_text(f"Node {name} is lost")
         picture(page, "drill-node-lost")
+        press(problem, "Retire node…")
+
+        # Understood: why the action waits.
         waits = tangram.post("/api/v1/actions", body)["id"]
         listed(page, waits)
         until(page, f"/actions/{waits}/", lambda p: "May start in" in p.inner_text("main"))
@@ -128,11 +138,17 @@ def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
             "call": {"target": f"service:{service}", "method": "GET", "path": "/"},
         })  # fmt: skip
 
-    for _ in range(2):
+    # Seen: the Overview says that a service is restored again and again.
+    visit(page, "/")
+    problem = page.locator('.problem[data-id^="service_thrashing:drill-"]').first
+    for _ in range(40):
         assert [call(name)["outcome"] for name in ("drill-a", "drill-b")] == ["completed"] * 2
+        if problem.is_visible():
+            break
+    expect(problem).to_contain_text("restores within a minute")
 
-    # Seen and understood: they evict each other, call after call.
-    visit(page, "/gpu/")
+    # Understood: they evict each other, call after call.
+    problem.locator(".evidence").click()
     log = page.locator("#log tbody")
     expect(log).to_contain_text("evicted")
     expect(log).to_contain_text("drill-b")
@@ -168,3 +184,51 @@ def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
     until(page, f"/actions/{held}/", lambda p: "completed" in p.inner_text("main"))
     audited(page, "service/drill-b", "release")
     audited(page, "service/drill-b", "quarantine")
+
+
+def test_a_failing_task_and_a_forgotten_pause_are_one_click_from_their_verbs(
+    open_page: Any, tangram: Tangram
+) -> None:
+    """What a first-time reader sees on the Overview, and whether its numbers agree with other pages."""
+    page = open_page("/")
+    fails = {"task": "broken", "kind": "exec", "cost": {"cpu": 0.1}, "exec": {"command": ["false"]}}
+    tangram.post("/api/v1/actions/batch", {"actions": [fails] * 24})
+    task = problem_on(page, "task_failing:default/broken")
+    expect(task).to_contain_text("× exit code 1.")
+
+    tangram.request("PATCH", "/api/v1/pools/default", {"paused": True})
+    held = [tangram.post("/api/v1/actions", {**fails, "task": "held"})["id"] for _ in range(3)]
+    pause = problem_on(page, "pool_paused:default")
+    expect(pause.locator(".affected")).to_have_text("3 waiting")
+    expect(page.locator("#all-waiting")).to_have_text("3 actions wait")
+    expect(page.locator('#resources tr[data-id="pool/default"] .waits')).to_have_text("3")
+
+    # An acknowledged problem stays listed and leaves the banner of other pages.
+    pause.locator(".acknowledge").click()
+    page.get_by_label("Note").fill("planned work")
+    page.get_by_role("button", name="Acknowledge").click()
+    expect(pause).to_have_attribute("data-state", "acknowledged")
+    expect(pause).to_contain_text("planned work")
+    audited(page, "problem/pool_paused:default", "acknowledge")
+    expect(page.locator("#problem-banner")).not_to_contain_text("pool default paused")
+
+    # The same three wait on Queues, Operate and in the list.
+    visit(page, "/operate/")
+    row = page.locator("tr", has_text="default").filter(has=page.get_by_role("link", name="Policy"))
+    expect(row.locator("td").nth(2)).to_have_text("3")
+    until(page, "/queues/", lambda p: p.locator("#rows tbody tr", has_text="held").count() == 1)
+    expect(page.locator("#rows tbody tr", has_text="held")).to_contain_text("3")
+    until(
+        page, "/actions/?state=queued&task=held", lambda p: p.locator("#rows tbody tr").count() == 3
+    )
+
+    press(problem_on(page, "task_failing:default/broken"), "Pause task…")
+    press(problem_on(page, "pool_paused:default"), "Resume pool…")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("heading", name="Done")).to_be_visible()
+    until(page, f"/actions/{held[-1]}/", lambda p: "exit 1" in p.inner_text("main"))
+    visit(page, "/")
+    expect(page.locator("#all-waiting")).to_have_text("0 actions wait")
+    expect(page.locator('.problem[data-id="pool_paused:default"]')).to_have_attribute(
+        "data-state", "cleared"
+    )

@@ -56,7 +56,7 @@ def test_the_overview_is_live_and_of_the_project_alone(member: Page, tangram: Ta
     expect(finished.get_by_role("link", name=ours["id"][-8:])).to_be_visible()
     expect(finished.get_by_text("ours", exact=True)).to_be_visible()
     expect(finished.get_by_role("link", name=theirs["id"][-8:])).to_have_count(0)
-    expect(member.locator("#nodes .card")).to_have_count(1)
+    expect(member.locator('#resources tr[data-id="pool/default"] .note')).to_have_text("1 node")
 
 
 def test_the_overview_looks_back_at_the_project_alone(member: Page, tangram: Tangram) -> None:
@@ -97,7 +97,7 @@ def test_units_of_other_projects_are_grey_and_unnamed_on_the_map(
 
 def test_links_lead_to_what_opens(member: Page, tangram: Tangram) -> None:
     member.goto(f"{tangram.access['url']}/queues/")
-    addresses = member.locator("header nav a").evaluate_all("links => links.map(link => link.href)")
+    addresses = member.locator("nav.side a").evaluate_all("links => links.map(link => link.href)")
     assert len(addresses) > 8
     for address in addresses:
         answer = member.request.get(address)

@@ -24,7 +24,7 @@ def test_a_live_window_is_compared_and_the_result_kept(open_page: Open, tangram:
     # The page fetches itself again while the simulation waits and runs.
     expect(page.locator(".titled .chip")).to_have_text("finished")
     expect(page.locator("table.numbers tbody tr")).to_have_count(2)
-    expect(page.locator(".plot svg")).to_have_count(3)
+    expect(page.locator(".plot svg")).to_have_count(2)
     with page.expect_download() as begun:
         page.get_by_role("link", name="JSON").click()
     kept = json.loads(begun.value.path().read_text())

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -142,6 +142,15 @@ class RolloutRows(JournalReducer):
         found = self._ends.get(rollout)
         return None if found is None else finished_view_of(found[1])
 
+    async def of(
+        self, ids: Sequence[str], groups: Sequence[str], project: str, task: str
+    ) -> list[RolloutView]:
+        """Return the finished ones of some rollouts, or of groups of a project."""
+        views = [finished_view_of(end) for _, end in self._ends.values()]
+        if ids:
+            return [view for view in views if view.id in ids]
+        return [view for view in views if view.group in groups and view.project == project]
+
     async def completions(self, project: str | None, after: int, limit: int) -> RolloutCompletions:
         """Return a page of all projects."""
         found = [(place, end) for place, end in self._ends.values() if place > after]
@@ -265,6 +274,7 @@ class Rig:
             self.rows.task_exists,
             rollout_view=self.rollout_rows.view,
             rollout_completions=self.rollout_rows.completions,
+            rollouts=self.rollout_rows.of,
         )
         context = GatewayContext(
             connect_async(self.url),

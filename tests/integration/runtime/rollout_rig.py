@@ -17,6 +17,7 @@ from domain.redis_keys import Keys
 from domain.rollouts import RolloutOutcome, RolloutResult, Stage
 from rollout.llm.backend_monitor import INTERVAL_SECONDS
 from rollout.ports import Assigned, Record, RolloutPort
+from scheduler.runtime.batches.row_door import RowDoorOptions
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.node.door.server import DoorOptions
@@ -139,6 +140,7 @@ class RolloutRig:
         options = RoleOptions(
             name, slots, handlers,
             check_seconds=self.check_seconds, door=DoorOptions(self.folder / f"door-{name}"),
+            rows=RowDoorOptions(),
         )  # fmt: skip
         task = asyncio.create_task(run_rollout_role(context, self.logs, options, make))
         self.workers.append(RunningWorker(task, context, made))

@@ -26,6 +26,7 @@ from rollout.tokens.sampled import SampledTokens
 from rollout.tokens.segments import SampledTurn
 from rollout.tokens.turn_records import turn_record
 from scheduler.runtime.action_views import finished_view
+from scheduler.runtime.batches.row_door import RowDoorOptions
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.redis.clients import connect_async
@@ -112,7 +113,10 @@ async def main(url: str, prefix: str, folder: str, name: str, hold: str) -> None
     bodies = BodyStore(Path(folder))
     client, keys = connect_async(url), Keys(prefix)
     context = GatewayContext(client, keys, rows(client, keys), bodies=bodies)
-    logs, options = RolloutLogs(Path(folder) / "rollouts"), RoleOptions(name, handlers=("agent",))
+    logs, options = (
+        RolloutLogs(Path(folder) / "rollouts"),
+        RoleOptions(name, handlers=("agent",), rows=RowDoorOptions()),
+    )
     work = agent(int(hold))
     await run_rollout_role(context, logs, options, lambda port, _: ScriptedWorker(port, work))
 

@@ -17,7 +17,8 @@ from tangram_web.accounts.models import Membership
 from tangram_web.audit.models import AuditEntry
 from tangram_web.audit.services import SYSTEM
 from tangram_web.dashboard.pages import ConsolePage
-from tangram_web.pools.models import FleetRow, Project
+from tangram_web.explorer.models import SavedView
+from tangram_web.pools.models import FleetRow, Project, SelectorRow
 from tangram_web.pools.tokens import token_create
 from tangram_web.records.models import ActionRecord, RolloutRecord, TaskRecord, TrajectoryRecord
 from tangram_web.simulations.models import Simulation
@@ -26,22 +27,35 @@ from tests.page_addresses import address_of
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ENDPOINT, SIMULATION, ENTRY = "whk_0000000000000000", "sim_0000000000000000", 1_000_000
+VIEW = "view_0000000000000000"
 PARAMETERS = {
     "action_id": "act_00001", "trajectory_key": "default/t-1", "task_key": "default/swe",
     "entry_id": str(ENTRY), "number": "1", "simulation_id": SIMULATION, "endpoint_id": ENDPOINT,
     "delivery_id": "1", "membership_id": "1", "token_id": "none", "rollout_id": f"rol_{1:028x}", "fleet": "Qwen3-8B",
+    "selector": "long", "tab": "actions", "view_id": VIEW,
 }  # fmt: skip
 #: Pages whose parameters have a meaning of their own.
 OF_PAGE: Mapping[str, Mapping[str, str]] = {
     "dashboard:export": {"name": "actions", "form": "csv"},
     "operations:verb": {"kind": "task", "name": "pause"},
+    "operations:effect": {"kind": "task", "name": "pause"},
     "rollouts:record": {"number": "0"},
     "rollouts:artefact": {"name": "change.patch"},
 }
 _ENDED: dict[str, Any] = {
     "state": "finished", "outcome": "completed", "reward": 1.0, "finished_at": NOW, "total_seconds": 1.0,
 }  # fmt: skip
-QUERIES = {"operations:verb": "target=default/swe", "dashboard:gpu-past": "at=1"}
+QUERIES = {
+    "dashboard:actions": "q=",
+    "dashboard:trajectories": "q=",
+    "rollouts:list": "q=",
+    "explorer:complete": "typed=task:",
+    "explorer:reasons": "ids=act_00001",
+    "operations:verb": "target=default/swe",
+    "operations:effect": "target=default/swe",
+    "dashboard:gpu-past": "at=1",
+    "compare:page": "a=task:default/swe&b=task:default/swe-1",
+}
 
 
 def site_address(page: ConsolePage) -> str:
@@ -68,12 +82,16 @@ def rollout_log(folder: Path) -> None:
 def singles() -> None:
     """Add the rows that addresses name and `rows` does not add."""
     FleetRow.objects.create(name="Qwen3-8B", spec={"engine": "vllm"})
+    SelectorRow.objects.create(name="long", spec={"degrees": [{"tp": 1, "pp": 1, "dp": 1}]})
     Project.objects.create(name="secret", default_pool_id="default")
     AuditEntry.objects.create(
         id=ENTRY, actor="ops", verb="pause", target="task/default/swe", project="default"
     )
     Endpoint.objects.create(
         id=ENDPOINT, project_id="default", url="https://a.example/", secret="whsec_"
+    )
+    SavedView.objects.create(
+        id=VIEW, project_id="default", tab="actions", name="Slow", query="act:>5s"
     )
     Simulation.objects.create(
         id=SIMULATION, project_id="default", request={

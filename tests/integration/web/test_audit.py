@@ -148,6 +148,18 @@ def test_the_page_filters_and_shows_markup_as_text(browser: Client) -> None:
     assert browser.get("/audit/", {"actor": "\0"}).status_code == 200
 
 
+def test_a_change_of_many_members_is_folded(browser: Client) -> None:
+    record(ADA, "update", "pool/big", {}, {f"member_{number}": number for number in range(9)})
+    record(ADA, "update", "pool/long", {}, {"text": "x" * 1000})
+    record(ADA, "update", "pool/short", {"policy": "paper"}, {"policy": "malleable"})
+
+    text = browser.get("/audit/").content.decode()
+
+    assert text.count('<details class="change">') == 2
+    assert "<summary>member_0, member_1, member_2 and 6 more</summary>" in text
+    assert "<summary>text</summary>" in text
+
+
 def test_the_page_goes_on_where_it_ended(browser: Client) -> None:
     for number in range(60):
         record(ADA, "drain", f"node/n{number}")

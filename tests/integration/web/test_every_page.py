@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tangram_web.lib import scheduler_client
 from tests.integration.web.site import PARAMETERS, rollout_log, rows, singles, site_address
 from tests.page_addresses import HTML_PAGES, READ_PAGES, parameters_of
 
+ICONS = Path(site_map.__file__).parents[1] / "frontend" / "icons.svg"
 BASELINE = Path(__file__).with_name("query_counts.json")
 MARKUP = "</script><svg onload=alert(1)>\"'"
 LONG = "x" * 10_000
@@ -34,7 +36,8 @@ FIELDS = ("project", "username", "role", "name", "days", "scopes", "workload", "
           "batch", "seeds", "title", "pasted", "url", "events", "confirm", "session", "state",
           "enabled", "rewards", "task", "trajectory", "outcome", "before", "action", "range", "to",
           "at", "target", "kind", "policy", "resource", "pool", "actor", "since",
-          "lane", "group", "instance", "handler", "worker", "llm", "turn")  # fmt: skip
+          "lane", "group", "instance", "handler", "worker", "llm", "turn",
+          "q", "add", "sort", "after", "columns", "typed", "ids", "verb", "query", "order", "a", "b", "back")  # fmt: skip
 #: Pages that need an admin of every project.
 ADMIN_ONLY = {"configuration:edit"}
 #: Pages without an answer for the rows of these tests: a link that was used, no GPU history.
@@ -88,6 +91,7 @@ def test_a_page_opens_for_its_readers_and_is_refused_to_others(page: ConsolePage
     if page in HTML_PAGES:
         assert b" \xc2\xb7 Tangram</title>" in root.content
         assert root.content.count(b'aria-current="page"') == 1
+        assert page.purpose.encode() in root.content
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,7 @@ def hello(request: HttpRequest) -> dict[str, str]:
 
 def test_a_page_is_added_by_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     page = ConsolePage(
-        name="dashboard:hello", path="hello/", title="Hello", key="h", group=NavigationGroup.MONITOR,
+        name="dashboard:hello", path="hello/", title="Hello", key="h", group=NavigationGroup.MANAGE, icon="book",
         access=Access.ALL_PROJECTS, view=hello, template="dashboard/refused.html",
     )  # fmt: skip
     monkeypatch.setattr(site_map, "PAGES", [*site_map.PAGES, page])
@@ -177,7 +181,8 @@ def test_a_page_is_added_by_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         member, staff = browser("member", Role.VIEWER), browser("staff", is_staff=True)
 
         assert b"Served." in staff.get("/hello/").content
-        assert b'<a href="/hello/" data-key="h">Hello</a>' in staff.get("/queues/").content
+        link = b'<a href="/hello/" data-key="h"><svg class="i" aria-hidden="true"><use href="/static/icons.svg#book"/></svg>Hello</a>'
+        assert link in staff.get("/queues/").content
         assert browser().get("/hello/").status_code == 302
         assert member.get("/hello/").status_code == 403
         assert b"/hello/" not in member.get("/queues/").content
@@ -186,6 +191,15 @@ def test_a_page_is_added_by_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         importlib.reload(urls)
         clear_url_caches()
+
+
+def test_every_page_with_a_title_says_its_purpose_in_one_sentence() -> None:
+    symbols = set(re.findall(r'<symbol id="(\w+)"', ICONS.read_text()))
+    for page in site_map.PAGES:
+        assert bool(page.title) == bool(page.purpose), page.name
+        assert page.icon in symbols, page.name
+        if page.purpose:
+            assert re.fullmatch(r"[A-Z][^.]{10,105}\.", page.purpose), page.purpose
 
 
 def test_every_view_is_reached_through_the_site_map() -> None:

@@ -102,7 +102,7 @@ def test_a_fleet_shows_workers_lengths_moves_and_why_here(asked: list[Any]) -> N
     assert "unhealthy: http://10.0.0.8:8000 refuses connections" in text
     assert '<span class="chip" data-is="drained">drained</span>' in text
     assert '<rect class="open" y="0" width="100.0%"' in text
-    assert '<rect class="execution" y="4" width="25.0%"' in text
+    assert '<rect class="held" y="4" width="25.0%"' in text
     assert "runs, pinned" in text
     assert "running for 1 s" in text or "running for 1.0 s" in text
     assert "The worker has the cache of this trajectory." in text

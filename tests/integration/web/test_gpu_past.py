@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
+from msgspec import structs
 
 from tangram_web.lib import bus
 from tangram_web.live import gpu_history
@@ -46,6 +47,19 @@ def test_an_instant_is_answered_by_the_scene_before_it(
     assert (said["at"], said["nodes"][0]["name"]) == (NOW - 600, "n1")
     assert said["residents"][0]["service"] == "old"
     assert browser.get(f"/gpu/past.json?at={NOW}").json()["residents"][0]["service"] == MARKUP
+
+
+def test_the_log_of_an_instant_has_all_restores_before_it(
+    browser: Client, store: GpuHistoryStore
+) -> None:
+    """Each snapshot stores the restores since the one before; an instant shows those of all of them."""
+    for number, ago in enumerate((900, 600, 300)):
+        row = {"at": NOW - ago - 4, "what": "restored", "node": "n1", "service": f"s{number}"}
+        store.save([structs.replace(scene(ago, "now"), log=[row])])
+
+    said = browser.get(f"/gpu/past.json?at={NOW - 590}").json()
+
+    assert [row["service"] for row in said["log"]] == ["s1", "s0"]
 
 
 def test_an_unrecorded_time_is_not_made_up(browser: Client, store: GpuHistoryStore) -> None:

@@ -185,3 +185,33 @@ def test_history_cannot_be_written(history, caller, name, method):
     answer = getattr(caller(Scope.ADMIN), method)(f"/api/v1/{name}", {})
 
     assert answer.status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "expected"),
+    [
+        ("actions", "outcome:timeout", [an_id(4)]),
+        ("actions", "state:queued", [an_id(10)]),
+        ("actions", "task:task-1*,task-8", [an_id(10), an_id(8)]),
+        ("actions", "-state:queued door:native task:task-*", [an_id(8), an_id(4), an_id(2), an_id(0)]),
+        ("trajectories", "id:t-8,t-2", ["t-8", "t-2"]),
+        ("tasks", "actions:>0 id:task-1*", ["task-1"]),
+    ],
+)  # fmt: skip
+def test_a_list_takes_the_filter_of_the_explorer(history, caller, name, query, expected):
+    client = caller(Scope.READ, project="default")
+
+    assert ids(client.get(f"/api/v1/{name}", {"q": query})) == expected
+
+
+def test_a_filter_that_cannot_be_read_names_its_terms_and_cures(history, caller):
+    answer = caller(Scope.READ).get("/api/v1/actions", {"q": "stat:queued exit:high"})
+
+    assert answer.status_code == 422
+    assert answer["Content-Type"].startswith("application/problem+json")
+    first, second = answer.json()["errors"]
+    assert first == {
+        "pointer": "?q",
+        "detail": "stat:queued (character 1): actions have no filter stat; did you mean state:?",
+    }
+    assert "exit:high (character 13)" in second["detail"]

@@ -284,7 +284,7 @@ def test_the_worker_of_the_projector_replaces_missing_workers_of_jobs_and_fleets
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TANGRAM_ROLE", "projector")
-    alone = ["projector", "frames", "bodies"]
+    alone = ["projector", "frames", "bodies", "problems"]
     assert [name for name, _ in celery.ROLES["projector"]()] == [*alone, "jobs", "fleets"]
     monkeypatch.setenv("TANGRAM_ROLE", "projector,jobs,fleets")
     assert [name for name, _ in celery.ROLES["projector"]()] == alone

@@ -20,7 +20,7 @@ from tangram_web.live.topic_store import snapshot_key
 from tests.unit.live.journal import Journal
 
 MARKUP = "<img src=x onerror=alert(1)>"
-STATUS = {
+STATUS: dict[str, dict[str, Any]] = {
     "api:search": {
         "capacity": 8,
         "free": 6.5,
@@ -109,6 +109,25 @@ def test_an_api_says_what_is_open_used_up_and_who_waits() -> None:
 
     assert (row["name"], row["held"], row["capacity"], row["ceiling"]) == ("api:search", 1.5, 8, 4)
     assert (row["waiting"], row["shares"]) == (7, [A_SHARE])
+
+
+@pytest.mark.parametrize(
+    ("changed", "waiting", "said"),
+    [
+        ({}, 0, ("paused", "paused for 3 s: it answered 429")),
+        ({"quotas": [{"left": 0}]}, 0, ("exhausted", "quota used up")),
+        ({"hindrance": None, "free": 0}, 7, ("full", "all units held")),
+        ({"hindrance": None, "free": 0}, 0, ("ready", "available")),
+        ({"hindrance": None, "quotas": [{"left": 1}]}, 7, ("ready", "available")),
+    ],
+)
+def test_an_api_is_judged_by_whether_its_actions_can_start(
+    changed: dict[str, Any], waiting: int, said: tuple[str, str]
+) -> None:
+    stands = {"api:search": {**STATUS["api:search"], **changed}}
+    (row,) = resource_selectors.api_rows(stands, {"api:search": ""}, None, [])
+
+    assert resource_selectors.standing_of({**row, "waiting": waiting}) == said
 
 
 def test_the_page_of_apis_shows_quota_burn_and_pauses(

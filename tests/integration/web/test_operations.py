@@ -15,6 +15,7 @@ from django.test import Client
 
 from contract.fleet_status import FleetsStatus, FleetStatus, FleetWorkerStatus, RouteStatus
 from contract.rollout_status import BackendStatus, RolloutsStatus
+from contract.selector_status import SelectorsStatus, SelectorStageView, SelectorView
 from domain.codec import decode_command, unpack_fields
 from domain.events import (
     ActionCancelRequested,
@@ -25,13 +26,14 @@ from domain.events import (
     TrajectoryFinished,
 )
 from domain.fleets import FleetEngine, FleetWorker, PlacementName
+from domain.selectors import Parallelism, SelectorStage
 from tangram_client.cli import verbs
 from tangram_web.accounts.models import Membership, Role
 from tangram_web.audit.models import AuditEntry
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.operations.verbs import VERBS
 from tangram_web.pools.manifests import parse
-from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
+from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource, SelectorRow
 from tangram_web.records.models import (
     ActionRecord,
     NodeRecord,
@@ -48,6 +50,7 @@ SERVICE = {"engine": "process", "degrees": [{"gpus": 1, "memory_bytes": 1024}],
 #: Verb → target, what the form has, what the audit says was done.
 ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("action", "cancel"): ("act_1", {"reason": "a mistake"}, "cancel"),
+    ("actions", "cancel"): ("act_1,act_2", {"reason": "mistakes"}, "cancel"),
     ("task", "pause"): ("default/swe", {}, "pause"),
     ("task", "resume"): ("default/swe", {}, "resume"),
     ("task", "priority"): ("default/swe", {"priority": "5"}, "prioritise"),
@@ -61,6 +64,8 @@ ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("backends", "add"): ("policy", {"address": "http://10.0.0.7:8000/v1/", "seats": "8"}, "add"),
     ("backends", "clear"): ("policy", {"typed": "policy"}, "clear"),
     ("worker", "drain"): ("m/w1", {}, "drain"),
+    ("selector", "pin"): ("long", {"degree": "tp2"}, "pin"),
+    ("selector", "unpin"): ("long", {}, "unpin"),
     ("worker", "undrain"): ("m/w2", {}, "undrain"),
     ("trajectory", "pin"): ("default/t", {"worker": "m/w2"}, "pin"),
     ("trajectory", "unpin"): ("default/t", {}, "unpin"),
@@ -130,6 +135,13 @@ def world(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> No
     route = RouteStatus("default/t", "pinned", "", 1, pin=1)
     fleet = FleetStatus("m", FleetEngine.VLLM, PlacementName.HEDGED, workers=workers, route=route)
     monkeypatch.setattr(scheduler_client, "fleets", lambda *_, **__: FleetsStatus([fleet]))
+    selector = SelectorView(
+        "long", "", (Parallelism(1), Parallelism(2)), (1024,), (8,), None, 1.5, 0.15,
+        [SelectorStageView(SelectorStage.ROLLOUT, Parallelism(1), "first", "", None, None, 0.0, 0.0, 0.0)],
+        SelectorStage.ROLLOUT, Parallelism(1), False, None, [],
+    )  # fmt: skip
+    SelectorRow.objects.create(name="long", spec={"degrees": [{"tp": 1, "pp": 1, "dp": 1}]})
+    monkeypatch.setattr(scheduler_client, "selectors", lambda *_, **__: SelectorsStatus([selector]))
     monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
 
 
@@ -200,7 +212,7 @@ def test_a_verb_is_shown_done_and_audited(
 def test_a_role_does_what_it_may_and_no_more(browser: Any, verb: Any, role: Role) -> None:
     target, given, _ = ASKED[verb]
     order, needed = list(Role), VERBS[verb].role
-    of_project = verb[0] in ("action", "task", "rollout")
+    of_project = verb[0] in ("action", "actions", "task", "rollout")
     member = browser(role, everywhere=not of_project)
 
     answer = member.post(address(verb), {"target": target, **given})
@@ -230,7 +242,7 @@ def test_the_effect_is_counted_by_the_server(browser: Any) -> None:
     limit = admin.post("/act/resource/limit/",
                        {"target": "api:demo", "limit_units": "3", "look": "1"})  # fmt: skip
 
-    assert task.counts == {"waiting": 1, "running": 1}
+    assert task.counts == {"waiting": 1, "granted": 0, "running": 1}
     assert node.counts["open trajectories"] == 1
     assert "environment" in node.warning
     assert limit.context["effect"].counts["stranded"] == 1
@@ -458,7 +470,17 @@ def test_the_page_of_operating_has_a_way_to_each_verb(browser: Any) -> None:
     operator = browser(Role.OPERATOR, everywhere=True).get("/operate/").content.decode()
     admin = browser(Role.ADMIN, everywhere=True).get("/operate/").content.decode()
 
-    elsewhere = ("action", "task", "rollout", "backend", "backends", "worker", "trajectory")
+    elsewhere = (
+        "action",
+        "actions",
+        "task",
+        "rollout",
+        "backend",
+        "backends",
+        "worker",
+        "trajectory",
+        "selector",
+    )
     of_pages = {verb for verb in VERBS if verb[0] not in elsewhere}
     for kind, name in of_pages:
         path = f"/act/{kind}/{name}/?target="

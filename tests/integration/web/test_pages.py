@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from django.contrib.auth import get_user_model
+from django.template.loader import render_to_string
 from django.test import Client
 
 from contract.responses import (
@@ -226,7 +227,7 @@ def test_a_waiting_action_says_what_would_free_it(browser: Client, scheduler: No
     a_task()
     text = browser.get("/actions/act_2/").content.decode()
     assert "1 more of cpu:n1" in text
-    assert "starts <strong>20 s</strong> earlier, in 10 s, and ends in about 15 s" in text
+    assert "starts about <strong>20 s</strong> earlier, in a simulation" in text
     assert "4 more of cpu:n1, for it and the 3 ahead of it" in text
 
 
@@ -253,7 +254,7 @@ CURES = {
     "lost": (WaitDetails("node_lost", "silent", subject="n1"), "must send heartbeats again"),
     "none": (WaitDetails("no_node", "none", subject="east"), "TANGRAM_NODE_POOL=east ./tangram up"),
     "share": (WaitDetails("share", "its share", "cpu"), "other projects return borrowed units"),
-    "deferred": (WaitDetails("deferred", "held back", "cpu:n1", starts_in_seconds=3.0), "in about 3.0 s"),
+    "deferred": (WaitDetails("deferred", "held back", "cpu:n1", starts_in_seconds=3.0), "after the next action ends"),
     "turn": (WaitDetails("trajectory_busy", "one at a time", blocked_by="act_b"), "/actions/act_b/"),
     "behind": (
         WaitDetails("behind", "act_b came before it", "cpu:n1", 1, "act_b", one_more=ONE_MORE),
@@ -328,10 +329,11 @@ def test_a_task_shows_steps_and_ends(browser: Client) -> None:
 
 def test_lists_filter_and_refuse_nonsense(browser: Client) -> None:
     a_task()
-    assert b"t-1" in browser.get("/trajectories/?state=open&task=swe").content
-    assert b"No trajectory matches" in browser.get("/trajectories/?task=other").content
-    assert b"is not an instant" in browser.get("/trajectories/?before=yesterday").content
-    assert b"is not a valid task" in browser.get("/trajectories/?task=%00").content
+    assert b"t-1" in browser.get("/trajectories/?state=open&task=swe", follow=True).content
+    assert b"No trajectory matches" in browser.get("/trajectories/?q=task:other").content
+    assert b"is no time" in browser.get("/trajectories/?q=until:yesterday").content
+    assert b"this cursor was not made" in browser.get("/trajectories/?after=yesterday").content
+    assert b"U+0000" in browser.get("/trajectories/?task=%00", follow=True).content
 
 
 def test_actions_are_listed_by_the_door_they_came_through(browser: Client) -> None:
@@ -339,17 +341,17 @@ def test_actions_are_listed_by_the_door_they_came_through(browser: Client) -> No
     ActionRecord.objects.filter(id="act_1").update(door="e2b")
 
     def listed(door: str) -> list[str]:
-        text = browser.get(f"/actions/?door={door}").content.decode()
-        return re.findall(r'title="(act_\d)"', text)
+        text = browser.get(f"/actions/?door={door}", follow=True).content.decode()
+        return re.findall(r'<tr data-id="(act_\d)"', text)
 
     assert listed("e2b") == ["act_1"]
     assert listed("native") == ["act_2", "act_0"]
-    assert "<td>e2b</td>" in browser.get("/actions/").content.decode()
+    assert 'data-column="door">e2b</td>' in browser.get("/actions/?q=").content.decode()
     assert '?door=e2b">e2b</a>' in browser.get("/actions/act_1/").content.decode()
     assert "<dd>native API</dd>" in browser.get("/actions/act_0/").content.decode()
     exported = browser.get("/export/actions.ndjson?door=e2b").getvalue().decode().splitlines()
     assert [json.loads(line)["door"] for line in exported] == ["e2b"]
-    assert b"is not a valid door" in browser.get("/actions/?door=%00").content
+    assert b"U+0000" in browser.get("/actions/?door=%00", follow=True).content
 
 
 @pytest.mark.parametrize("page", ["/trajectories/default/nope/", "/tasks/default/nope/"])
@@ -359,13 +361,34 @@ def test_an_unknown_object_is_404_with_a_cure(browser: Client, page: str) -> Non
     assert b"No such" in answer.content
 
 
+@pytest.mark.parametrize("address", ["/no/such/page/", "/operate", "/trajectories/default/none/"])
+def test_a_page_that_is_missing_keeps_the_frame_and_offers_no_sign_in(
+    browser: Client, address: str
+) -> None:
+    answer = browser.get(address, follow=True)
+    text = answer.content.decode()
+
+    assert answer.status_code == (200 if address == "/operate" else 404)
+    assert 'class="side"' in text
+    assert "Sign in<" not in text
+
+
+def test_a_missing_page_offers_those_who_are_not_signed_in_the_way_in(db: None) -> None:
+    answer = Client().get("/no/such/<page>/")
+
+    assert answer.status_code == 404
+    assert '<a href="/login/">Sign in</a>' in answer.content.decode()
+    assert "/no/such/&lt;page&gt;/" in answer.content.decode()
+    assert "The page failed" in render_to_string("500.html")
+
+
 def test_pages_of_lists_go_on_where_the_last_ended(browser: Client) -> None:
     for number in range(60):
         TrajectoryRecord.objects.create(
             key=f"default/t{number:02}", project="default", name=f"t{number:02}", task="swe",
             opened_at=NOW + timedelta(seconds=number),
         )  # fmt: skip
-    first = browser.get("/trajectories/")
+    first = browser.get("/trajectories/?q=")
     older = first.context["found"].older
     second = browser.get(f"/trajectories/?{older}")
     names = [row.name for page in (first, second) for row in page.context["found"].rows]

@@ -30,8 +30,19 @@ def browser(defaults: None, redis_bus: Any, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("page", LISTS)
 def test_a_search_for_anything_is_answered(browser: Client, page: str) -> None:
     for text in NONSENSE:
-        for name in ("task", "trajectory", "project", "state", "outcome", "before"):
-            answer = browser.get(page, {name: text})
+        for name in (
+            "task",
+            "trajectory",
+            "project",
+            "state",
+            "outcome",
+            "before",
+            "q",
+            "sort",
+            "after",
+            "columns",
+        ):
+            answer = browser.get(page, {name: text}, follow=True)
             assert answer.status_code in (200, 400), (name, text[:40])
             assert MARKUP.encode() not in answer.getvalue()
 
@@ -72,7 +83,8 @@ def test_input_of_users_is_escaped_on_every_page(browser: Client) -> None:
         queue_seconds=0.0, overhead_seconds=0.0, execution_seconds=1.0, act_seconds=1.0,
         result={"stdout": MARKUP, "stderr": MARKUP, "exit_code": 0}, spec={"x": MARKUP},
     )  # fmt: skip
-    pages = ("/actions/", "/actions/act_1/", "/trajectories/", "/trajectories/p/r/", "/tasks/",
+    pages = ("/actions/?q=", "/actions/act_1/", "/trajectories/?q=", "/trajectories/p/r/", "/tasks/",
+             "/explorer/actions/counts", "/explorer/trajectories/counts", "/explorer/tasks/counts",
              "/tasks/p/t/", "/trace/?action=act_1", "/trace/?trajectory=p/r")  # fmt: skip
     for page in pages:
         answer = browser.get(page)

@@ -6,10 +6,12 @@ from importlib import import_module
 
 import pytest
 from django.apps import apps
-from django.http import QueryDict
 
 from domain.action import Outcome
-from tangram_web.dashboard.selectors import action_page, filtered_actions, outcomes_of, steps_of
+from tangram_web.dashboard.selectors import outcomes_of, steps_of
+from tangram_web.explorer.conditions import RowPart, rows_of
+from tangram_web.explorer.fields import ACTIONS
+from tangram_web.explorer.language import parse
 from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord, EndRecord, StepRecord, TaskRecord
 from tangram_web.records.projection import project
@@ -74,9 +76,8 @@ def test_an_upgrade_makes_the_sums_that_the_projection_would_have_made() -> None
 @pytest.mark.parametrize("state", ["queued", "granted", "running"])
 def test_a_search_for_live_actions_reads_the_index_of_live_ones(state: str) -> None:
     lived()
-    query = QueryDict(f"state={state}")
+    rows = rows_of(ACTIONS, RowPart.LIVE, parse(ACTIONS, f"state:{state} task:t"), Sight(), 2e9)
 
-    plan = filtered_actions(Sight(), query).order_by("-id")[:51].explain()
-
-    assert "action_live_state" in plan
-    assert len(action_page(Sight(), query).rows) == (1 if state == "queued" else 0)
+    assert "action_live_state" in rows.order_by("-id")[:51].explain()
+    rows = rows_of(ACTIONS, RowPart.LIVE, parse(ACTIONS, f"state:{state}"), Sight(), 2e9)
+    assert len(rows) == (1 if state == "queued" else 0)

@@ -1,4 +1,4 @@
-"""`tangram watch | top | doctor | completion`."""
+"""`tangram watch | top | status | doctor | completion`."""
 
 from __future__ import annotations
 
@@ -72,6 +72,49 @@ def test_top_in_a_pipe_shows_pools_and_nodes_once() -> None:
 
 def test_top_json_is_the_status(server: FakeServer) -> None:
     assert json.loads(tangram(server, "top", "-o", "json").stdout)["leader"] == "loop-1"
+
+
+PROBLEM = {
+    "id": "node_lost:n1", "severity": "critical", "state": "new", "title": "Node n1 is lost",
+    "since": "2026-01-01T07:00:00Z", "actions": 12, "owner": "platform", "detail": "It held 12.",
+}  # fmt: skip
+
+
+def test_status_lists_problems_and_checks_by_its_exit_code(server: FakeServer) -> None:
+    healthy = tangram(server, "status", "--check")
+    server.world.problems = [PROBLEM, {**PROBLEM, "id": "over", "state": "cleared"}]
+    shown, checked = tangram(server, "status"), tangram(server, "status", "--check")
+
+    assert (healthy.exit_code, healthy.stdout) == (0, "")
+    assert "Everything works." in healthy.stderr
+    assert (shown.exit_code, checked.exit_code) == (0, 1)
+    (line,) = [line for line in shown.stdout.splitlines() if "n1" in line]
+    assert line.split()[:2] == ["critical", "new"]
+    assert "2026-01-01 07:00:00" in line
+    assert tangram(server, "status", "-o", "name").stdout == "node_lost:n1\n"
+    assert json.loads(tangram(server, "status", "-o", "json").stdout)["health"] == "critical"
+
+
+REPORT = {
+    "task": "swe", "project": "default", "actions": 3, "finished": 2, "read": 2,
+    "phases": [{"phase": "act", "mean": 4.0, "p50": 3.0, "p95": 9.0, "p99": 9.5}],
+    "families": [{"family": "test", "actions": 2, "failed": 1, "act_mean": 4.0, "act_p95": 9.0, "share": 1.0}],
+    "granted": [{"resource": "cpu", "feasible": "1, 2, 4", "granted": 2.0, "actions": 2, "execution_mean": 3.0}],
+    "outcomes": [], "steps": [], "comparison": None,
+    "costs": [{"name": "Core-seconds", "granted": 8.0, "reserved": 32.0, "saving": 0.75}],
+}  # fmt: skip
+
+
+def test_a_report_shows_times_counts_and_savings_of_a_task(server: FakeServer) -> None:
+    server.world.reports["swe"] = REPORT
+    shown, missing = tangram(server, "report", "swe"), tangram(server, "report", "none")
+
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["test", "2", "1", "4.0", "s", "100.0", "%"] in lines
+    assert ["cpu", "1,", "2,", "4", "2", "2", "3.0", "s"] in lines
+    assert ["Core-seconds", "8.0", "32.0", "75", "%"] in lines
+    assert json.loads(tangram(server, "report", "swe", "-o", "json").stdout) == REPORT
+    assert missing.exit_code == 3
 
 
 def findings(server: FakeServer, **more: str) -> tuple[int, dict[str, dict[str, str]]]:

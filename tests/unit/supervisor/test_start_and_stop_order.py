@@ -39,6 +39,7 @@ async def test_children_end_in_the_reverse_order_of_their_start(home, announce):
     assert diary.read_text().split() == names[::-1]
 
 
+@pytest.mark.cpu_seconds(2)
 async def test_start_fails_with_the_log_of_a_child_that_keeps_dying(home, announce):
     supervisor = Supervisor(home, home.path, announce, pause=lambda _: asyncio.sleep(0))
     await supervisor.start([a_program("raise SystemExit('no such module')", name="web")])

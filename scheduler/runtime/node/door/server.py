@@ -101,6 +101,26 @@ class EmbeddedServer(uvicorn.Server):
             await server.wait_closed()
 
 
+def door_server(application: DoorApplication) -> EmbeddedServer:
+    """Return the server of a door."""
+    config = uvicorn.Config(
+        application,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        limit_concurrency=MAX_CONNECTIONS,
+        backlog=BACKLOG,
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
+        server_header=False,
+        date_header=False,
+    )
+    return EmbeddedServer(config)
+
+
 class NodeDoor:
     """The door of one node worker."""
 
@@ -122,22 +142,7 @@ class NodeDoor:
         secret = secrets.token_urlsafe(32)
         self._listening, address = self._listen(incarnation)
         self.address = DoorAddress(address, secret, incarnation, socket.gethostname())
-        config = uvicorn.Config(
-            DoorApplication(self._routes, secret),
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-            limit_concurrency=MAX_CONNECTIONS,
-            backlog=BACKLOG,
-            ws_max_size=MAX_MESSAGE_BYTES,
-            ws_per_message_deflate=False,
-            server_header=False,
-            date_header=False,
-        )
-        self._server = EmbeddedServer(config)
+        self._server = door_server(DoorApplication(self._routes, secret))
         self._serving = asyncio.create_task(self._server.serve([self._listening]))
 
     async def publish(self) -> None:
