@@ -10,6 +10,7 @@ test that is. A pytest plugin, named in pyproject.toml.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -45,8 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a failed test, whichever phase failed."""
+    """Note a failed test, whichever phase failed, and name it at once: a run that is cut short has no summary."""
     if report.failed:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = "" if crash is None else f": {crash.message.splitlines()[0][:300]}"
+            sys.stderr.write(f"\n{report.nodeid} failed after {report.duration:.0f} s{said}\n")
         _failed[report.nodeid] = None
         crash = getattr(report.longrepr, "reprcrash", None)
         if crash is not None and any(each in crash.message for each in _LEFT_BEHIND):

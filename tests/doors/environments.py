@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,8 @@ from tests.architecture.tree import ROOT
 
 PINS = Path(__file__).parent / "pins"
 _HOME = Path(sys.prefix) / "doors"
+#: An index of packages may not answer for a while.
+_ATTEMPTS, _PAUSE_SECONDS = 3, 20.0
 _OPTION = re.compile(r"^# (python|with|alone): *(\S+)$", re.MULTILINE)
 _ENSURES = "import ensurepip, sys, venv; sys.exit(sys.version_info[:2] < ({}))"
 
@@ -149,12 +152,17 @@ def _run(command: Sequence[str]) -> str:
 
 def _made(file: Path) -> tuple[str, bool]:
     """Make one environment; return the line that says so, and whether that failed."""
-    try:
-        (python_of if file.suffix == ".txt" else node_packages_of)(file.stem)
-    except MissingProgram as missing:
-        return f"{file.name}: not made: {missing}", False
-    except RuntimeError as error:
-        return f"{file.name}: {error}", True
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            (python_of if file.suffix == ".txt" else node_packages_of)(file.stem)
+        except MissingProgram as missing:
+            return f"{file.name}: not made: {missing}", False
+        except RuntimeError as error:
+            if not left:
+                return f"{file.name}: {error}", True
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            break
     return f"{file.name}: ready", False
 
 
