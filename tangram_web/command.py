@@ -60,3 +60,7 @@ def main() -> None:
     verbs.add_command(sim)
     verbs.add_command(dispatch)
     verbs(prog_name="tangram")
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,7 @@ TOOLS = (
     "rm",
     "sh",
     "tail",
+    "timeout",
 )
 #: Programs of Debian packages that tests use.
 PROGRAMS = (
@@ -178,6 +179,7 @@ def test_failed_install_shows_the_end_of_pips_output(checkout, bin_folder):
         (("get", "a b"), "-m|tangram_client|get|a b|"),
         (("sim", "run", "a b"), "-m|simulator|run|a b|"),
         (("dispatch", "plan", "a b"), "-m|dispatcher|plan|a b|"),
+        (("selector", "profile", "a b"), "-m|tangram_web.command|selector|profile|a b|"),
         (("test", "tests/unit", "-k", "x y"), "-m|pytest|tests/unit|-k|x y|"),
         (
             ("test", "--long", "tests/unit"),
@@ -185,7 +187,16 @@ def test_failed_install_shows_the_end_of_pips_output(checkout, bin_folder):
         ),
         (("test", "--quick", "-k", "x y"), "-m|pytest|--tier|quick|-k|x y|"),
     ],
-    ids=["up", "client", "simulator", "dispatcher", "tests", "long tests", "quick tests"],
+    ids=[
+        "up",
+        "client",
+        "simulator",
+        "dispatcher",
+        "profile",
+        "tests",
+        "long tests",
+        "quick tests",
+    ],
 )
 def test_verb_runs_at_once_when_all_is_installed(installed, programs, arguments, started):
     called = call(installed / "tangram", *arguments, path=programs)
