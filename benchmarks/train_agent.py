@@ -85,8 +85,8 @@ def missed_of(rise: Mapping[str, Any]) -> list[str]:
 def step_times(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the median seconds of each phase, and of a step, without the first one."""
     steps = [line["seconds"] for line in lines if line["event"] == "step"][1:]
-    outer = ("rollouts", "ranks", "commit", "push")
-    totals = [sum(each[name] for name in outer) for each in steps]
+    outer = ("choice", "rollouts", "ranks", "commit", "push")
+    totals = [sum(each.get(name, 0.0) for name in outer) for each in steps]
     if not totals:
         return {"steps": 0}
     names = sorted({name for each in steps for name in each})
@@ -121,7 +121,7 @@ def _trained(folder: Path, options: Sequence[str]) -> dict[str, Any]:
     if run.returncode != 0:
         raise SystemExit(f"the run ended with {run.returncode}")
     lines = [json.loads(each) for each in (folder / "steps.jsonl").read_text().splitlines()]
-    curve = [{name: each.get(name) for name in ("step", "reward", "context", "act_seconds", "wasted")} for each in lines if each["event"] == "step"]  # fmt: skip
+    curve = [{name: each.get(name) for name in ("step", "reward", "context", "longest", "degree", "switches", "act_seconds", "wasted")} for each in lines if each["event"] == "step"]  # fmt: skip
     figures: dict[str, Any] = {**json.loads(line), "curve": curve, "times": step_times(lines)}
     return figures
 

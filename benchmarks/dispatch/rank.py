@@ -66,7 +66,7 @@ class Rank:
         if way == "raw":
             return self._raw(mebibytes)
         if command["pattern"] == "one-way":
-            array = np.zeros(int(mebibytes * 2**20), np.uint8)
+            array = np.ones(int(mebibytes * 2**20), np.uint8)
             spec = ("bytes", "uint8", array.shape)
             source, target = (
                 Layout(Mesh(dp=self.size), [TensorSpec(*spec, dp=Shard(0, sizes))])
@@ -88,7 +88,7 @@ class Rank:
 
     def _raw(self, mebibytes: float) -> Any:
         """Send bytes from rank 0 to rank 1 as a program does that has nothing to check."""
-        array = np.zeros(int(mebibytes * 2**20), np.uint8)
+        array = np.ones(int(mebibytes * 2**20), np.uint8)
 
         def raw() -> Any:
             if self.rank == 0:

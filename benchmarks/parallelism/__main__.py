@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.parallelism import modelled
+from benchmarks.parallelism import goals, modelled
 from benchmarks.parallelism.context_limit import TrainingStep, trained
 from benchmarks.parallelism.growing import Replayed, World, flapping, growing
 from benchmarks.parallelism.real import RealRun, real_run
@@ -275,6 +275,7 @@ def main() -> None:
         },
         "limit": lambda: limited(measured(options), most),
     }
+    missed: list[str] = []
     for name in options.only or PARTS:
         print(name, flush=True)
         began = monotonic()
@@ -282,6 +283,9 @@ def main() -> None:
         found["seconds_of_the_part"] = round(monotonic() - began, 1)
         if options.store:
             store_parts("parallelism", {name: found})
+        missed += goals.missed(name, found)
+    if missed:
+        raise SystemExit(f"missed: {'; '.join(missed)}")
 
 
 def _options() -> argparse.Namespace:
