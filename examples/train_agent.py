@@ -28,6 +28,7 @@ if str(ROOT) not in sys.path:  # it is run as a file
 
 from examples.agent_training import beginning, note_task  # noqa: E402
 from examples.agent_training.checkpoints import CheckpointStore  # noqa: E402
+from examples.agent_training.engine_degrees import EngineDegrees  # noqa: E402
 from examples.agent_training.engines import (  # noqa: E402
     BackendEngines,
     EngineFailed,
@@ -60,13 +61,16 @@ def train(options: TrainingOptions, start: Path | None = None) -> dict[str, Any]
         sets = beginning.note_sets(client, options)
         if store.newest() is None:
             beginning.begin(client, options, store, sets, click.echo, start)
-        engines = EngineProcesses(options.engines, options.folder)
-        known = (FleetEngines if options.uses("placement") else BackendEngines)(client, options.name, engines)  # fmt: skip
+        engines = EngineProcesses(options)
+        known = (FleetEngines if options.uses("placement") else BackendEngines)(client, options, engines)  # fmt: skip
+        degrees = EngineDegrees(client, options, engines, known.register, click.echo) if options.uses("selector") else None  # fmt: skip
         ranks = RankGroup(options.ranks, options.folder, dispatcher=options.uses("dispatcher"))
         try:
             engines.start()
+            if degrees is not None:
+                degrees.declare()
             known.register()
-            return _trained(client, options, store, sets, known, ranks)
+            return _trained(client, options, store, sets, known, ranks, degrees)
         finally:
             ranks.close()
             engines.close()
@@ -79,6 +83,7 @@ def _trained(
     sets: Sequence[note_task.NoteSet],
     engines: FleetEngines | BackendEngines,
     ranks: RankGroup,
+    degrees: EngineDegrees | None,
 ) -> dict[str, Any]:
     newest = store.newest()
     assert newest is not None
@@ -90,7 +95,7 @@ def _trained(
         click.echo(f"step {step} is repeated: {why}")
         log.event("repeat", {"step": step, "why": why})
 
-    loop = TrainingLoop(options, store, ranks, source, engines, on_step=log.step, on_repeat=repeated)  # fmt: skip
+    loop = TrainingLoop(options, store, ranks, source, engines, degrees, on_step=log.step, on_repeat=repeated)  # fmt: skip
     newest = loop.run()
     source.close()
     after = _measured(client, options, sets, engines.llm, log, "after")
@@ -151,6 +156,7 @@ def _logged(folder: Path, event: str) -> float | None:
 @click.command(help=__doc__)
 @click.option("--ranks", default=4, show_default=True, help="Processes of the trainer.")
 @click.option("--engines", default=2, show_default=True, help="Engines that sample.")
+@click.option("--rank-memory-mb", "rank_memory", default=60, show_default=True, help="Memory of each rank of an engine, as a GPU has it; 0: no limit.")  # fmt: skip
 @click.option("--minutes", default=30.0, show_default=True, help="Time of training.")
 @click.option("--steps", default=1000, show_default=True, help="Steps, at most.")
 @click.option("--seed", default=0, show_default=True)
@@ -164,14 +170,14 @@ def _logged(folder: Path, event: str) -> float | None:
 @click.option("--start", type=click.Path(path_type=Path, exists=True), help="Run whose checkpoint 0 this one begins with.")  # fmt: skip
 @click.option("--without", multiple=True, type=click.Choice(list(PARTS)), help="Part that is left out; repeatable.")  # fmt: skip
 def main(
-    ranks: int, engines: int, minutes: float, steps: int, seed: int, prompts: int, samples: int, taught: int,
+    ranks: int, engines: int, rank_memory: int, minutes: float, steps: int, seed: int, prompts: int, samples: int, taught: int,
     epochs: int, measured: int, folder: Path, name: str, start: Path | None, without: Sequence[str],
 ) -> None:  # fmt: skip
     """Run the command."""
     try:
         options = TrainingOptions(
             folder.resolve(), name, ranks, engines, seed, steps, 60 * minutes, prompts, samples, taught=taught,
-            epochs=epochs, measured=measured, growth=12 * prompts, without=frozenset(without),
+            epochs=epochs, measured=measured, growth=12 * prompts, without=frozenset(without), rank_memory_bytes=rank_memory * 2**20,
         )  # fmt: skip
         figures = train(options, start)
     except (NoTangram, beginning.NoBeginning, EngineFailed, RankLost, UpdateDisagrees, ValueError, TangramClientError) as error:  # fmt: skip

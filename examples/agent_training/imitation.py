@@ -22,6 +22,7 @@ from examples.agent_training.policy_update import (
     add_imitation,
     digest_of,
     new_model,
+    save_weights,
 )
 
 _AT_ONCE = 16
@@ -55,7 +56,7 @@ def main() -> None:
             optimizer.step()
         loss = round(sum(losses) / len(losses), 4)
         _say(f"imitation {epoch + 1}/{options.epochs}: loss {loss:.4f}")
-    torch.save(model.state_dict(), options.out)
+    save_weights(model, options.out, 0)
     _say(json.dumps({"digest": digest_of(model), "loss": loss}))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -115,6 +116,16 @@ def digest_of(model: Transformer) -> str:
     for name, value in sorted(model.state_dict().items()):
         found.update(name.encode() + value.detach().contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def save_weights(model: Transformer, path: Path, version: int) -> None:
+    """Store all weights as engines read them."""
+    torch.save({"weights_version": version, "state": model.state_dict()}, path)
+
+
+def read_weights(model: Transformer, path: Path) -> None:
+    """Take the weights of a file. Raises OSError."""
+    model.load_state_dict(torch.load(path)["state"])
 
 
 def new_model(seed: int = 0) -> Transformer:

@@ -42,7 +42,9 @@ from examples.agent_training.policy_update import (
     add_gradient,
     digest_of,
     new_model,
+    read_weights,
     reference_of,
+    save_weights,
 )
 from examples.agent_training.row_blocks import ARRAYS, RowBlock, RowFacts
 from examples.agent_training.row_exchange import GatherScatter, RowExchange, empty_block
@@ -118,7 +120,7 @@ class Rank:
             return empty_block(list(ARRAYS))
         if self._reference is None:
             self._reference = new_model()
-            self._reference.load_state_dict(torch.load(self.run / "steps" / "000000" / WEIGHTS))
+            read_weights(self._reference, self.run / "steps" / "000000" / WEIGHTS)
         values = reference_of(self._reference, _rows(block, lengths))
         flat = torch.tensor([each for row in values for each in row], dtype=torch.float32)
         return RowBlock(block.numbers, {**block.arrays, "reference": flat.numpy()})
@@ -147,7 +149,7 @@ class Rank:
         self._step = int(order["step"])
         if self.rank == update_ranks(self.ranks)[0]:
             draft = Path(order["draft"])
-            torch.save(self._policy.state_dict(), draft / WEIGHTS)
+            save_weights(self._policy, draft / WEIGHTS, self._step)
             torch.save(self._optimizer.state_dict(), draft / OPTIMIZER)
         shares = {name: value / sampled for name, value in sums.items()}
         return {"before": before, "after": digest_of(self._policy), "norm": norm, **shares}
@@ -170,7 +172,7 @@ class Rank:
         if self._policy is None or self._step == step:
             return
         folder = self.run / "steps" / f"{step:06d}"
-        self._policy.load_state_dict(torch.load(folder / WEIGHTS))
+        read_weights(self._policy, folder / WEIGHTS)
         self._optimizer = torch.optim.Adam(self._policy.parameters())
         if (folder / OPTIMIZER).exists():
             self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER))

@@ -61,11 +61,10 @@ class ServiceRollouts:
         self._client, self._readers = client, readers
         self._rewards: list[Sequence[float]] = []
         self._before = (0, 0)
-        groups = options.prompts * options.samples
         self.dapo = Dapo(
             client, options.name, note_task.HANDLER,
             note_task.instances(sets, _LISTED, options.growth, options.seed),
-            prompts=options.prompts, samples=options.samples, at_once=groups + groups // 2,
+            prompts=options.prompts, samples=options.samples, at_once=options.at_once,
             most_prompts=_TRIED * options.prompts, errors="fewer", state=state, informative=self._judged, tokens=not readers,
             metadata={"example": "train_agent"}, **rollout_fields(options, llm),
         )  # fmt: skip

@@ -1,5 +1,6 @@
 """The steps of training, and the order in which a step becomes permanent.
 
+0. The engines are divided as the contexts of the step before ask for.
 1. The source gives a batch: groups of rollouts whose rewards differ.
 2. The ranks compute one update, in a draft of the next checkpoint.
 3. The draft is committed. From here on the update is applied, whatever ends.
@@ -69,6 +70,13 @@ class WeightsUsers(Protocol):
         """Have all engines sample with a checkpoint's weights. Repeating it changes nothing."""
 
 
+class DegreeChoice(Protocol):
+    """Divides the engines as the contexts ask for."""
+
+    def choose(self, step: int, figures: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Prepare the engines for the rollouts of a step; ``figures``: of the step before, empty where they are not known. Return figures of the step."""
+
+
 class TrainingLoop:
     """One run, from its newest checkpoint on."""
 
@@ -79,6 +87,7 @@ class TrainingLoop:
         ranks: RankGroup,
         source: RolloutSource,
         engines: WeightsUsers,
+        degrees: DegreeChoice | None = None,
         *,
         on_step: Callable[[Mapping[str, Any]], None] = lambda line: None,
         on_repeat: Callable[[int, str], None] = lambda step, why: None,
@@ -86,6 +95,8 @@ class TrainingLoop:
         """``on_step``: gets the figures of each step; ``on_repeat``: the step that is repeated, and why."""
         self.options, self.store = options, store
         self._ranks, self._source, self._engines = ranks, source, engines
+        self._degrees = degrees
+        self._figures: Mapping[str, Any] = {}
         self._on_step, self._on_repeat = on_step, on_repeat
 
     def run(self) -> Checkpoint:
@@ -106,10 +117,13 @@ class TrainingLoop:
         return newest
 
     def _step(self, newest: Checkpoint, began: float) -> Checkpoint | None:
-        times = {"rollouts": time.monotonic()}
+        times = {"choice": time.monotonic()}
+        chosen = self._degrees.choose(newest.step + 1, self._figures) if self._degrees else {}
+        times["rollouts"] = time.monotonic()
         batch = self._source.batch()
         if batch is None:
             return None
+        self._figures = batch.figures
         times["ranks"] = time.monotonic()
         found = self._updated(newest, batch)
         times["commit"] = time.monotonic()
@@ -125,7 +139,7 @@ class TrainingLoop:
         phases = {name for each in found for name in each["seconds"]}
         slowest = {name: max(each["seconds"].get(name, 0.0) for each in found) for name in phases}
         self._on_step({
-            "step": committed.step, **batch.figures, "rows": len(batch.rows),
+            "step": committed.step, **batch.figures, **chosen, "rows": len(batch.rows),
             "tokens": sum(row.length for row in batch.rows),
             "loss": round(sum(each.get("loss", 0.0) for each in found), 5),
             "distance": round(sum(each.get("distance", 0.0) for each in found), 5),

@@ -12,6 +12,7 @@ PARTS: Final[dict[str, str]] = {
     "placement": "engines are registered backends, chosen by free seats alone",
     "dispatcher": "rank 0 gathers all rows and scatters them",
     "rollout-service": "the trainer runs its agents itself, a whole batch at a time",
+    "selector": "engines stay on one rank each, whatever the contexts are",
 }
 
 
@@ -41,6 +42,8 @@ class TrainingOptions:
     measured: int = 96
     #: Prompts after which instances get one hop longer.
     growth: int = 96
+    #: Memory of each rank of an engine, as a GPU has it; 0: no limit.
+    rank_memory_bytes: int = 0
     without: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,16 @@ class TrainingOptions:
                 raise ValueError(f"{name}: give at least 1")
         if self.samples < 2:
             raise ValueError("samples: give at least 2, one reward has nothing to differ from")
+
+    @property
+    def at_once(self) -> int:
+        """Rollouts that are sampled at once: those of a step, and half as many in reserve."""
+        return self.prompts * self.samples * 3 // 2
+
+    @property
+    def slots(self) -> int:
+        """Rollouts that one engine samples at once."""
+        return -(-self.at_once // self.engines)
 
     def uses(self, part: str) -> bool:
         """Whether a part of Tangram is used."""

@@ -7,21 +7,23 @@
 | ``GET /health`` | 200 once its ranks have weights, else 503 |
 | ``GET /tangram/state`` | ``state``, ``weights_version``, ``tp``, ``lacked_memory``; ``refused``: why newer weights were not taken |
 | ``GET /v1/models`` | ``id``, ``max_model_len``, ``weights_version`` |
-| ``POST /v1/completions {prompt, n, max_tokens, temperature, seed, stop_token_ids, ignore_eos, logprobs, return_token_ids}`` | ``n`` rows of one prompt of ids; ``tangram`` in the answer has what its batch took |
+| ``POST /v1/completions {prompt, n, max_tokens, temperature, seed, stop_token_ids, ignore_eos, logprobs, return_token_ids}`` | ``n`` rows of one prompt of ids, or of each of several; ``tangram`` in the answer has what its batch took |
 | ``POST /generate {prompt_ids, max_tokens, temperature, seed, stop_token_ids}`` | ``{response_ids, logprobs}`` |
 | ``POST /tangram/weights`` or ``/v1/weights {weights_version, source}`` | replaces the weights after the running batch |
 
 Errors are JSON, ``{"error": kind, "detail": words}``: 400 ``bad_request``, 404, 422 ``bad_weights``, 500 ``failed``, and 507 ``out_of_memory``
-with ``evidence``.
+with ``evidence``. With ``--until-input-ends`` the server ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
@@ -97,12 +99,12 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, answer)
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        found = self._sampled(body, body["prompt_ids"], 1).responses[0]
+        found = self._sampled(body, [body["prompt_ids"]], 1).responses[0]
         return {"response_ids": found.ids, "logprobs": found.logprobs}
 
     def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        prompt, rows = body["prompt"], int(body.get("n") or 1)
-        found = self._sampled(body, prompt, rows)
+        prompts, rows = _prompts(body["prompt"]), int(body.get("n") or 1)
+        found = self._sampled(body, prompts, rows)
         choices = []
         for number, response in enumerate(found.responses):
             choice: dict[str, Any] = {
@@ -114,11 +116,11 @@ class Handler(BaseHTTPRequestHandler):
                 names = [f"token_id:{each}" for each in response.ids]
                 choice["logprobs"] = {"tokens": names, "token_logprobs": response.logprobs}
             if body.get("return_token_ids"):
-                choice["prompt_token_ids"] = prompt
+                choice["prompt_token_ids"] = prompts[number // rows]
             choices.append(choice)
         written = sum(len(each.ids) for each in found.responses)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": written,
-                 "total_tokens": len(prompt) + written}  # fmt: skip
+        read = sum(map(len, prompts))
+        usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}  # fmt: skip
         took = {"tp": self.replica.shards, "rows": found.rows,
                 "prefill_seconds": found.batch.prefill_seconds,
                 "decode_seconds": found.batch.decode_seconds,
@@ -128,34 +130,24 @@ class Handler(BaseHTTPRequestHandler):
                 "model": str(body.get("model") or self.model), "choices": choices,
                 "usage": usage, "tangram": took}  # fmt: skip
 
-    def _sampled(self, body: dict[str, Any], ids: Any, rows: int) -> SampledRows:
+    def _sampled(self, body: dict[str, Any], prompts: list[Any], rows: int) -> SampledRows:
+        """Return ``rows`` responses to each of the prompts, those of a prompt beside each other."""
         shape = self.replica.shape
-        if not isinstance(ids, list) or not ids:
-            raise Refused("prompt: give token ids, at least one; this server has no tokenizer")
-        if not all(type(each) is int and 0 <= each < shape.vocabulary for each in ids):
-            raise Refused(f"prompt: give ids from 0 to {shape.vocabulary - 1}")
-        if not 1 <= rows <= ROWS_AT_ONCE:
-            raise Refused(f"n: from 1 to {ROWS_AT_ONCE}")
-        room = shape.context - len(ids)
-        if room < 1:
-            raise Refused(
-                f"This model's maximum context length is {shape.context} tokens."
-                f" However, your prompt has {len(ids)}."
-            )
+        for ids in prompts:
+            _check_prompt(ids, shape)
+        if not 1 <= rows * len(prompts) <= ROWS_AT_ONCE:
+            raise Refused(f"n: from 1 to {ROWS_AT_ONCE} rows, those of all prompts counted")
+        room = shape.context - max(map(len, prompts))
         wanted = body.get("max_tokens")
         most = room if wanted is None else min(room, int(wanted))
         if most < 1:
             raise Refused("max_tokens: 1 at least")
-        heat = body.get("temperature")
-        seed = body.get("seed")
+        heat, seed = body.get("temperature"), body.get("seed")
         first = random.randrange(2**31) if seed is None else int(seed)
+        heat, stops = 1.0 if heat is None else float(heat), self._stops(body)
+        each_row = [ids for ids in prompts for _ in range(rows)]
         return self.replica.sample(
-            tuple(
-                Request(
-                    ids, most, 1.0 if heat is None else float(heat), self._stops(body), first + n
-                )
-                for n in range(rows)
-            )
+            tuple(Request(ids, most, heat, stops, first + n) for n, ids in enumerate(each_row))
         )
 
     def _stops(self, body: dict[str, Any]) -> frozenset[int]:
@@ -182,6 +174,32 @@ class Handler(BaseHTTPRequestHandler):
         """Write nothing for each request."""
 
 
+def _prompts(given: Any) -> list[Any]:
+    """Return the prompts of a completion: one as a list of ids, or a list of such lists."""
+    if isinstance(given, list) and given and all(isinstance(each, list) for each in given):
+        return given
+    return [given]
+
+
+def _check_prompt(ids: Any, shape: Shape) -> None:
+    """Raise Refused for a prompt that the model cannot continue."""
+    if not isinstance(ids, list) or not ids:
+        raise Refused("prompt: give token ids, at least one; this server has no tokenizer")
+    if not all(type(each) is int and 0 <= each < shape.vocabulary for each in ids):
+        raise Refused(f"prompt: give ids from 0 to {shape.vocabulary - 1}")
+    if len(ids) >= shape.context:
+        raise Refused(
+            f"This model's maximum context length is {shape.context} tokens."
+            f" However, your prompt has {len(ids)}."
+        )
+
+
+def _end_with_input() -> None:
+    """End the server at the end of its input; its ranks end with their pipes."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def options() -> argparse.ArgumentParser:
     """Return the options of the server."""
     parser = argparse.ArgumentParser(description="Server of one tensor-parallel replica")
@@ -192,6 +210,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of weights without a file")
     parser.add_argument("--stop", type=int, nargs="*", default=[2], help="ids that end a response")
     parser.add_argument("--model", default="small", help="its name")
+    parser.add_argument("--until-input-ends", action="store_true", help="end with the parent")
     for name, value in Shape()._asdict().items():
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser
@@ -210,6 +229,8 @@ def main() -> None:
     Handler.replica, Handler.model = replica, given.model
     Handler.stop_ids = frozenset(given.stop)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if given.until_input_ends:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         replica.wait()
         ThreadingHTTPServer.request_queue_size = 1024

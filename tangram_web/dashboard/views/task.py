@@ -10,6 +10,7 @@ from tangram_web.accounts.access import included_roles
 from tangram_web.dashboard import selectors
 from tangram_web.dashboard.costs import bill_of_task
 from tangram_web.dashboard.guards import refuse
+from tangram_web.dashboard.training_parallelism import selectors_of
 from tangram_web.dashboard.weights_versions import reward_columns, weights_versions
 from tangram_web.live.access import Sight
 
@@ -25,6 +26,7 @@ def task(request: HttpRequest, sight: Sight, task_key: str) -> dict[str, Any] | 
         "task": record,
         "versions": versions,
         "rewards": reward_columns(versions),
+        "selectors": selectors_of(record) if versions else [],
         "steps": selectors.steps_of(record),
         "outcomes": outcomes,
         "failing": selectors.failing_of(outcomes),

@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 
 from examples.agent_training.checkpoints import CheckpointFacts, CheckpointStore
-from tests.acceptance.up.conftest import Tangram
+from tests.acceptance.up.conftest import Tangram, page
 from tests.architecture.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+#: One rank of an engine has the memory for six rollouts of 512 tokens, and not of 640: all are longer soon.
 SIZES = [
-    "--taught", "120", "--epochs", "8", "--prompts", "2", "--samples", "4", "--measured", "0", "--ranks", "2",
-    "--engines", "2",
+    "--taught", "120", "--epochs", "16", "--prompts", "1", "--samples", "4", "--measured", "0", "--ranks", "4",
+    "--engines", "1", "--rank-memory-mb", "21",
 ]  # fmt: skip
 
 
@@ -110,8 +111,20 @@ def test_two_steps_are_taken_with_all_parts(run: Run) -> None:
     assert any(line["act_seconds"] for line in steps)
     # The weights that sampled are those that learn: no ratio is clipped.
     assert steps[0]["clipped"] == 0
-    page = run.tangram.get("/api/v1/tasks/train-agent")
-    assert page["finished"] > 0
+    assert run.tangram.get("/api/v1/tasks/train-agent")["finished"] > 0
+
+
+def test_engines_are_divided_when_contexts_outgrow_the_memory_of_a_rank(run: Run) -> None:
+    steps = [line for line in run.logged() if line["event"] == "step"]
+    selector = run.tangram.get("/api/v1/selectors/train-agent")
+
+    assert [(line["degree"], line["switches"]) for line in steps] == [(1, 0), (2, 1)]
+    assert steps[0]["longest"] * selector["growth"] > 512
+    assert selector["profile"]["out_of_memory"] > 0
+    assert selector["stages"][0]["parallelism"]["tp"] == 2
+    shown = page(run.tangram, "/tasks/default/train-agent/")
+    assert 'href="/parallelism/train-agent/"' in shown
+    assert selector["switches"][-1]["why"] in shown
 
 
 def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
