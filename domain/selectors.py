@@ -184,7 +184,7 @@ class StageLoad(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     context_longest: float = 0.0
     #: Responses at once.
     responses: int = 1
-    #: Calls that wait.
+    #: Calls that wait when the step ends: work of the next one.
     queue: int = 0
     #: Tokens that the stage works on; 0: those of all responses.
     tokens: float = 0.0
@@ -196,8 +196,8 @@ class StageLoad(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     @property
     def work_tokens(self) -> float:
-        """Expected work of the stage."""
-        return self.tokens or self.context * self.responses
+        """Expected work of the next stage: as much again, and what waits already."""
+        return (self.tokens or self.context * self.responses) + self.context * self.queue
 
 
 def parse_parallelism(text: str) -> Parallelism:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from math import ceil
 
+import msgspec
+
 from domain.action import QUEUED, Action
 from domain.decisions import Decision, SetParallelism
 from domain.errors import InvalidRequest
@@ -229,8 +231,17 @@ def _step_begins(
     load = window.close()
     window.expected = size
     if load is not None:
+        load = msgspec.structs.replace(load, queue=_waiting(state, selector))
         before = None if step is None else step - 1
         decide(state, selector, selector.observed_stage, load, before, decisions)
+
+
+def _waiting(state: State, selector: LiveSelector) -> int:
+    """Count the calls of all observed targets that wait. Calls of one queue have one target, since they have the same needs."""
+    targets = {selector.spec.target, *selector.spec.observes}
+    heads = [(queue.size, queue.head()) for queue in state.queues.active.values()]
+    calls = [(size, live.action.call) for size, live in heads if live is not None]
+    return sum(size for size, call in calls if call is not None and call.target in targets)
 
 
 def call_ended(state: State, live: LiveAction, event: ActionFinished) -> None:

@@ -175,6 +175,18 @@ def test_calls_of_another_step_close_the_window_of_contexts_before_they_are_queu
     assert (record.step, record.parallelism) == (1, TP2)
 
 
+def test_calls_that_wait_at_the_end_of_a_window_are_work_of_the_next_step() -> None:
+    play = Steered()
+    play.submit(call("a", step=1), call("b", step=1), call("c", step=1), call("d", step=1))
+    play.end("a", tokens=900)
+
+    play.submit(call("e", step=2))
+
+    (load,) = play.machine.state.residency.memory.selectors.live["long"].loads
+    assert load.load.queue == 1  # b and c have the two GPUs
+    assert load.load.work_tokens == 900 + 900
+
+
 def test_rollouts_of_another_batch_close_the_window_of_those_before() -> None:
     play = Steered(steered(observes=("llm:team",)))
     play.tell(SelectorProfiled(selector="long", change=PROFILE))
