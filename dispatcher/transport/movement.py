@@ -20,7 +20,7 @@ from dispatcher.transport.steps import ExchangeStep
 from dispatcher.transport.streams import receive, rotation, send
 
 #: Ranks that one rank sends to at a time.
-SENDERS = 3
+SENDERS = 8
 
 
 class Movement:
