@@ -24,6 +24,19 @@ from dispatcher.transport.tcp import TcpTransport, listen
 KINDS = ("checked", "unchecked", "plain")
 
 
+def _usual(connection: socket.socket) -> socket.socket:
+    """Return a socket with the congestion control that Linux has by default: that of a machine may be another one."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    return connection
+
+
+_connected = socket.create_connection
+
+
+def _connect(*given: Any, **named: Any) -> socket.socket:
+    return _usual(_connected(*given, **named))
+
+
 def _say(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
@@ -39,7 +52,7 @@ class Rank:
 
     def __init__(self, rank: int, host: str) -> None:
         self.rank = rank
-        listeners = {kind: listen(host) for kind in KINDS}
+        listeners = {kind: _usual(listen(host)) for kind in KINDS}
         _say({kind: listener.getsockname()[:2] for kind, listener in listeners.items()})
         addresses = _hear()
         found = {
@@ -127,4 +140,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     socket.setdefaulttimeout(None)
+    socket.create_connection = _connect
     main()

@@ -99,7 +99,9 @@ def receive_into(connection: socket.socket, parts: Sequence[memoryview]) -> None
         if first == len(buffers) - 1:
             got = connection.recv_into(buffers[first], 0, socket.MSG_WAITALL)
         else:
-            got = connection.recvmsg_into(buffers[first : first + BUFFERS], 0, socket.MSG_WAITALL)[0]
+            got = connection.recvmsg_into(buffers[first : first + BUFFERS], 0, socket.MSG_WAITALL)[
+                0
+            ]
         if got == 0:
             raise Ended("the other side closed the connection")
         while first < len(buffers) and got >= len(buffers[first]):

@@ -1,4 +1,4 @@
-"""The example that trains an agent, on a running Tangram: steps, then kill -9 of a rank, of a rollout worker and of the trainer."""
+"""The example that trains an agent, on a running Tangram: steps, a switch of the degree, then kill -9 of ranks, engines, parts of Tangram and the trainer."""
 
 from __future__ import annotations
 
@@ -128,19 +128,27 @@ def test_engines_are_divided_when_contexts_outgrow_the_memory_of_a_rank(run: Run
 
 
 def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
-    run.start(steps=4)
+    of_this_one = f"TANGRAM_HOME={run.tangram.home}"
+    run.start(steps=8)
     run.until(lambda: killed("rank_process", "--rank 1", str(run.folder)))
-    run.until(lambda: killed("-Q rollout", environment=f"TANGRAM_HOME={run.tangram.home}"))
+    run.until(lambda: killed("-Q rollout", environment=of_this_one))
+    run.until(lambda: killed("tensor_parallel.server", str(run.folder)))
     run.until(lambda: run.newest().step >= 3)
+    for words in (("-Q loop",), ("-Q node",), ("uvicorn",)):
+        step = run.newest().step
+        assert killed(*words, environment=of_this_one)
+        run.until(lambda step=step: run.newest().step > step)
+    assert killed("redis-server", str(run.tangram.home))
+    run.until(lambda: run.newest().step >= 7)
     assert run.process is not None
     run.process.kill()
     run.process.wait()
 
-    run.start(steps=5)
+    run.start(steps=9)
     run.end()
 
     applied = run.newest().applied
-    assert [update.step for update in applied] == [1, 2, 3, 4, 5]
+    assert [update.step for update in applied] == list(range(1, 10))
     pairs = itertools.pairwise(applied)
     assert all(one.after == two.before for one, two in pairs)
     groups = [name for update in applied for name in update.groups]
