@@ -5,6 +5,7 @@
  */
 
 import "./auto_refresh.js";
+import "../elements/tg-output.js";
 
 /** Characters that the page keeps of each stream. */
 const MOST = 262144;
@@ -35,8 +36,10 @@ function append(stream, text) {
     shown.firstChild.remove();
   }
   shown.hidden = panel.hidden = false;
-  const title = shown.previousElementSibling;
+  const title = panel.querySelector(`[data-title="${stream}"]`);
   if (title instanceof HTMLElement) title.hidden = false;
+  const tools = shown.closest("tg-output");
+  if (tools instanceof HTMLElement) tools.hidden = false;
   if (follows) shown.scrollTop = shown.scrollHeight;
 }
 

@@ -31,3 +31,16 @@ def test_the_page_follows_a_command_to_its_end(open_page: Open, tangram: Tangram
     tangram.request("PUT", "/api/v1/trajectories/followed/files/go", {})
     expect(page.locator("#kept-output pre").first).to_have_text("first\nthe last line\n")
     expect(page.locator("#live-output")).to_be_hidden()
+
+    output = page.locator("#kept-output tg-output").first
+    output.get_by_label("Find in standard output").fill("L")
+    expect(output.get_by_role("status")).to_have_text("1 of 2")
+    output.get_by_label("Find in standard output").press("Enter")
+    expect(output.get_by_role("status")).to_have_text("2 of 2")
+    marked = page.evaluate("[...CSS.highlights.get('found')].map(String)")
+    assert marked == ["l", "l"]
+    output.get_by_role("button", name="Wrap lines").click()
+    assert output.locator("pre").evaluate("each => getComputedStyle(each).whiteSpace") == "pre"
+    with page.expect_download() as begun:
+        output.get_by_role("button", name="Raw text").click()
+    assert begun.value.path().read_text() == "first\nthe last line\n"
