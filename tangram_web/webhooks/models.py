@@ -26,8 +26,11 @@ class WebhookEvent(models.TextChoices):
     NODE_LOST = "node.lost", "a node was lost"
     PROBLEM_RAISED = "problem.raised", "a problem was raised"
     PROBLEM_CLEARED = "problem.cleared", "a problem was cleared"
+    VIEW_FOUND = "view.found", "a saved view found rows"
+    VIEW_EMPTY = "view.empty", "a saved view finds nothing any more"
 
 
+VIEW_EVENTS = frozenset({WebhookEvent.VIEW_FOUND, WebhookEvent.VIEW_EMPTY})
 #: Purpose of the encryption of secrets (`tangram_web.lib.sealing`).
 PURPOSE = "webhook"
 #: Event of the test message; endpoints get it without a subscription.
@@ -57,6 +60,8 @@ class Endpoint(models.Model):
     events = JsonText(default=list)
     #: Kinds of problems whose events it gets (`tangram_web.problems.kinds`); empty: all.
     problems = JsonText(default=list)
+    #: Ids of the saved views of its project that it watches; empty: none.
+    views = JsonText(default=list)
     #: Signing key, encrypted (`tangram_web.lib.sealing`); shown once.
     secret = models.TextField()
     former_secret = models.TextField(blank=True, default="")
@@ -72,11 +77,13 @@ class Endpoint(models.Model):
     def __str__(self) -> str:
         return self.url
 
-    def wants(self, event: str, problem: str = "") -> bool:
-        """Return whether it gets an event; ``problem``: the kind of problem that it is about."""
+    def wants(self, event: str, about: str = "") -> bool:
+        """Return whether it gets an event; ``about``: the kind of problem, or the id of the saved view, that it is about."""
         if event not in self.events:
             return False
-        return not problem or not self.problems or problem in self.problems
+        if event in VIEW_EVENTS:
+            return about in self.views
+        return not about or not self.problems or about in self.problems
 
     def secrets_at(self, now: datetime) -> list[str]:
         """Return the signing secrets at ``now``, the newest first. Raises Unsealable."""
@@ -135,6 +142,17 @@ class DeliveryAttempt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.status}: {self.said}"
+
+
+class WatchedView(models.Model):
+    """A saved view that an endpoint watches, while it finds rows."""
+
+    #: Of `tangram_web.explorer.models.SavedView`.
+    view = models.CharField(primary_key=True, max_length=32)
+    found_since = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.view} finds rows since {self.found_since}"
 
 
 class LastTurn(models.Model):

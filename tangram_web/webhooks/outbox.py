@@ -44,8 +44,8 @@ class Message(NamedTuple):
     project: str | None
     at: datetime
     data: dict[str, Any]
-    #: Kind of a problem (`tangram_web.problems.kinds`); empty for other events.
-    kind: str = ""
+    #: Kind of a problem (`tangram_web.problems.kinds`), or id of a saved view; empty for other events.
+    about: str = ""
 
 
 def store_events(entries: Sequence[JournalEntry]) -> None:
@@ -160,7 +160,7 @@ def store_messages(messages: Iterable[Message]) -> int:
         )
         for message in messages
         for endpoint in endpoints
-        if endpoint.wants(message.event, message.kind)
+        if endpoint.wants(message.event, message.about)
         and message.project in (None, endpoint.project_id)
     ]
     Delivery.objects.bulk_create(rows)

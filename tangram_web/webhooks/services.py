@@ -15,12 +15,14 @@ from django.utils import timezone
 from domain.errors import Conflict, InvalidRequest
 from domain.receiver_urls import check_url
 from tangram_web.audit.services import record
+from tangram_web.explorer.models import SavedView
 from tangram_web.lib.sealing import Unsealable, reseal, seal
 from tangram_web.problems.kinds import KIND_OF
 from tangram_web.webhooks.delivery import disable
 from tangram_web.webhooks.models import (
     PING,
     PURPOSE,
+    VIEW_EVENTS,
     Delivery,
     DeliveryState,
     Endpoint,
@@ -32,6 +34,8 @@ from tangram_web.webhooks.signing import new_secret
 log = logging.getLogger(__name__)
 
 MOST_ENDPOINTS: Final = 20
+#: Saved views of one endpoint: each is counted again and again.
+MOST_WATCHED: Final = 20
 #: How long messages are signed with the former secret, too.
 ROTATION: Final = timedelta(hours=24)
 
@@ -43,6 +47,7 @@ def endpoint_create(
     url: str,
     events: Iterable[str],
     problems: Iterable[str] = (),
+    views: Iterable[str] = (),
 ) -> tuple[Endpoint, str]:
     """Add an endpoint; the second value is its secret, which is shown only once."""
     wanted = _checked(url, events)
@@ -55,6 +60,7 @@ def endpoint_create(
             url=url,
             events=wanted,
             problems=_kinds(problems),
+            views=_views(project, views, wanted),
             secret=seal(secret, PURPOSE),
         )
         _record(http, "create", made, None, _described(made))
@@ -63,18 +69,27 @@ def endpoint_create(
 
 def endpoint_update(
     *, http: HttpRequest, endpoint: Endpoint, url: str, events: Iterable[str], enabled: bool,
-    problems: Iterable[str] = (),
+    problems: Iterable[str] = (), views: Iterable[str] = (),
 ) -> None:  # fmt: skip
     """Change the URL and the events of an endpoint, and enable or disable it."""
     before = _described(endpoint)
     endpoint.url, endpoint.events = url, _checked(url, events)
     endpoint.problems = _kinds(problems)
+    endpoint.views = _views(endpoint.project_id, views, endpoint.events)
     with transaction.atomic():
         if enabled and not endpoint.enabled:
             endpoint.notice, endpoint.failing_since = "", None
         endpoint.enabled = enabled
         endpoint.save(
-            update_fields=["url", "events", "problems", "enabled", "notice", "failing_since"]
+            update_fields=[
+                "url",
+                "events",
+                "problems",
+                "views",
+                "enabled",
+                "notice",
+                "failing_since",
+            ]
         )
         if not enabled:
             disable(endpoint.pk, endpoint.notice)
@@ -164,6 +179,23 @@ def _kinds(problems: Iterable[str]) -> list[str]:
     return [] if len(wanted) == len(KIND_OF) else wanted
 
 
+def _views(project: str, views: Iterable[str], events: Iterable[str]) -> list[str]:
+    """Return the saved views to watch, which members of the project see. Raises InvalidRequest."""
+    wanted = sorted(set(views))
+    if len(wanted) > MOST_WATCHED:
+        raise InvalidRequest(f"an endpoint watches at most {MOST_WATCHED} views", pointer="/views")
+    known = SavedView.objects.filter(pk__in=wanted, project=project).values_list("pk", flat=True)
+    if set(wanted) - set(known):
+        raise InvalidRequest(
+            f"choose views that are saved for members of {project}", pointer="/views"
+        )
+    if not wanted and VIEW_EVENTS & set(events):
+        raise InvalidRequest(
+            "choose at least one saved view for view.found and view.empty", pointer="/views"
+        )
+    return wanted
+
+
 def _record(
     http: HttpRequest,
     verb: str,
@@ -182,4 +214,5 @@ def _described(endpoint: Endpoint) -> dict[str, Any]:
         "events": endpoint.events,
         "enabled": endpoint.enabled,
         **({"problems": endpoint.problems} if endpoint.problems else {}),
+        **({"views": endpoint.views} if endpoint.views else {}),
     }

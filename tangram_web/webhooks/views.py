@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from domain.errors import Conflict, InvalidRequest
 from tangram_web.accounts.access import may, require, roles_of
 from tangram_web.accounts.models import Role
+from tangram_web.explorer.models import SavedView
 from tangram_web.lib.sealing import marker
 from tangram_web.problems.kinds import KINDS
 from tangram_web.webhooks import services
@@ -21,7 +22,7 @@ from tangram_web.webhooks.models import PURPOSE, DeliveryState, Endpoint, Webhoo
 
 
 class EndpointForm(forms.Form):
-    """Address and events of an endpoint; ``projects`` is None for an endpoint that exists."""
+    """Address and events of an endpoint."""
 
     url = forms.CharField(max_length=500)
     events = forms.MultipleChoiceField(choices=WebhookEvent.choices)
@@ -29,13 +30,22 @@ class EndpointForm(forms.Form):
     problems = forms.MultipleChoiceField(
         choices=[(kind.key, kind.name) for kind in KINDS], required=False
     )
+    #: Saved views that it watches.
+    views = forms.MultipleChoiceField(required=False)
     enabled = forms.BooleanField(required=False)
 
-    def __init__(self, projects: Iterable[str] | None, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, projects: Iterable[str], *args: Any, is_new: bool = True, **kwargs: Any
+    ) -> None:
+        """``projects``: those whose saved views are offered; a new endpoint is of one of them."""
         super().__init__(*args, **kwargs)
-        if projects is not None:
-            names = [(name, name) for name in projects]
-            self.fields["project"] = forms.ChoiceField(choices=names)
+        names = list(projects)
+        views = SavedView.objects.filter(project__in=names).order_by("project", "name")
+        self.fields["views"].choices = [  # type: ignore[attr-defined]
+            (view.pk, f"{view.project_id}: {view.name}") for view in views
+        ]
+        if is_new:
+            self.fields["project"] = forms.ChoiceField(choices=[(name, name) for name in names])
 
     def add_pointed_error(self, error: InvalidRequest) -> None:
         """Show ``error`` at the field that it points at."""
@@ -62,6 +72,7 @@ def endpoints(request: HttpRequest) -> HttpResponse:
                 url=given["url"],
                 events=given["events"],
                 problems=given["problems"],
+                views=given["views"],
             )
             return _one(request, made, secret=secret)
         except InvalidRequest as error:
@@ -77,7 +88,7 @@ def endpoint(request: HttpRequest, endpoint_id: str) -> HttpResponse:
     if request.method != "POST":
         return _one(request, _found(request, endpoint_id, Role.OPERATOR))
     found = _found(request, endpoint_id, Role.ADMIN)
-    form = EndpointForm(None, request.POST)
+    form = EndpointForm([found.project_id], request.POST, is_new=False)
     if form.is_valid():
         try:
             services.endpoint_update(http=request, endpoint=found, **form.cleaned_data)
@@ -131,9 +142,10 @@ def replay(request: HttpRequest, endpoint_id: str, delivery_id: int) -> HttpResp
 
 
 def _chosen(request: HttpRequest) -> dict[str, list[str]]:
-    """Return the events and kinds of problems that the address chooses."""
+    """Return the events, kinds of problems and saved views that the address chooses."""
     events = [each for each in request.GET.getlist("events") if each in WebhookEvent.values]
-    return {"events": events, "problems": request.GET.getlist("problems")}
+    chosen = {name: request.GET.getlist(name) for name in ("problems", "views")}
+    return {"events": events, **chosen}
 
 
 def _found(request: HttpRequest, endpoint_id: str, least: Role) -> Endpoint:
@@ -166,6 +178,7 @@ def _one(
         "url": found.url,
         "events": found.events,
         "problems": found.problems,
+        "views": found.views,
         "enabled": found.enabled,
     }
     state = request.GET.get("state", "")
@@ -176,7 +189,7 @@ def _one(
         "endpoint": found,
         "secret": secret,
         "kept_secret": marker(found.secret, PURPOSE),
-        "form": form or EndpointForm(None, initial=initial),
+        "form": form or EndpointForm([found.project_id], initial=initial, is_new=False),
         "may_change": may(request.user, found.project_id, Role.ADMIN),
         "deliveries": deliveries[:SHOWN],
         "states": DeliveryState.values,

@@ -55,6 +55,11 @@ class Run:
             time.sleep(0.1)
         return found
 
+    def until_a_step_is_taken(self) -> None:
+        """Wait until another update is committed."""
+        step = self.newest().step
+        self.until(lambda: self.newest().step > step)
+
     def end(self) -> None:
         """Wait for its proper end."""
         assert self.process is not None
@@ -135,9 +140,8 @@ def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
     run.until(lambda: killed("tensor_parallel.server", str(run.folder)))
     run.until(lambda: run.newest().step >= 3)
     for words in (("-Q loop",), ("-Q node",), ("uvicorn",)):
-        step = run.newest().step
         assert killed(*words, environment=of_this_one)
-        run.until(lambda step=step: run.newest().step > step)
+        run.until_a_step_is_taken()
     assert killed("redis-server", str(run.tangram.home))
     run.until(lambda: run.newest().step >= 7)
     assert run.process is not None
