@@ -116,9 +116,9 @@ class EngineDegrees:
                 plan, self._identity, probe, SelectorCells(self._client, self.name, self._identity),
                 asyncio.gather, time.monotonic, "measured by the trainer",
             )  # fmt: skip
-            await profiler.run(self._told)
+            await profiler.run(self._say_of_cell)
 
-    def _told(self, report: CellReport) -> None:
+    def _say_of_cell(self, report: CellReport) -> None:
         cell = report.cell
         if cell is None:
             said = f"not measured, {report.why}"
