@@ -3,7 +3,7 @@
 Rules
 1. A view that finds rows is an incident until it finds none; how many it finds in between is no further message.
 2. The incident is stored in the transaction of its messages: neither is there without the other, and a restart announces nothing twice.
-3. A view counts rows of its project alone, whoever saved it. One that was deleted, or is watched no more, is forgotten without a message.
+3. A view counts rows of its project alone, whichever member saved it. One that was deleted, or is watched no more, is forgotten without a message.
 """
 
 from __future__ import annotations
