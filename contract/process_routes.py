@@ -45,6 +45,6 @@ PROCESSES = (
             ),
         ),
         responses={200: ProgramFacts},
-        errors=(404, 410, 422),
+        errors=(404, 409, 410, 422),
     ),
 )

@@ -84,7 +84,7 @@ SESSIONS = (
         scope=Scope.READ,
         parameters=(PROJECT,),
         responses={200: SessionFacts},
-        errors=(404, 410),
+        errors=(404, 409, 410),
     ),
     Route(
         method="DELETE",
@@ -94,7 +94,7 @@ SESSIONS = (
         scope=Scope.SUBMIT,
         parameters=(PROJECT,),
         responses={200: SessionFacts},
-        errors=(404, 410),
+        errors=(404, 409, 410),
     ),
     Route(
         method="POST",
@@ -122,7 +122,7 @@ SESSIONS = (
             ),
         ),
         responses={202: SessionFacts},
-        errors=(404, 410, 422),
+        errors=(404, 409, 410, 422),
     ),
     Route(
         method="POST",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from examples.agent_training.checkpoints import CheckpointFacts, CheckpointStore
-from tests.acceptance.up.conftest import Tangram, page
+from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -84,6 +84,30 @@ def run(tangram: Tangram, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     if found.process is not None and found.process.poll() is None:
         found.process.kill()
         found.process.wait()
+
+
+#: Prints a page of the console as an administrator reads it.
+_PRINT_PAGE = """
+import django, sys
+django.setup()
+from http.cookiejar import CookieJar
+from urllib.request import HTTPCookieProcessor, build_opener
+from django.contrib.auth import get_user_model
+from tangram_web.dashboard.entry_links import entry_link
+browser = build_opener(HTTPCookieProcessor(CookieJar()))
+link = entry_link(get_user_model().objects.filter(is_superuser=True).first())
+browser.open(sys.argv[1] + link[link.index("/enter/"):], timeout=60).read()
+sys.stdout.write(browser.open(sys.argv[1] + sys.argv[2], timeout=60).read().decode())
+"""
+
+
+def page(tangram: Tangram, path: str) -> str:
+    """Return a page, by a link of its own: the one that Tangram prints works once and for ten minutes."""
+    environment = {
+        **os.environ, "TANGRAM_HOME": str(tangram.home), "DJANGO_SETTINGS_MODULE": "tangram_web.settings",
+    }  # fmt: skip
+    command = [sys.executable, "-c", _PRINT_PAGE, tangram.access["url"], path]
+    return subprocess.run(command, cwd=ROOT, env=environment, text=True, check=True, capture_output=True).stdout  # fmt: skip
 
 
 def killed(*words: str, environment: str = "") -> bool:
