@@ -30,8 +30,8 @@ from tests.architecture.tree import ROOT
 
 PINS = Path(__file__).parent / "pins"
 _HOME = Path(sys.prefix) / "doors"
-#: An index of packages may not answer for a while.
-_ATTEMPTS, _PAUSE_SECONDS = 3, 20.0
+#: An index of packages may not answer for a moment: what failed soon is tried again.
+_ATTEMPTS, _PAUSE_SECONDS, _SOON_SECONDS = 3, 20.0, 120.0
 _OPTION = re.compile(r"^# (python|with|alone): *(\S+)$", re.MULTILINE)
 _ENSURES = "import ensurepip, sys, venv; sys.exit(sys.version_info[:2] < ({}))"
 
@@ -153,12 +153,13 @@ def _run(command: Sequence[str]) -> str:
 def _made(file: Path) -> tuple[str, bool]:
     """Make one environment; return the line that says so, and whether that failed."""
     for left in reversed(range(_ATTEMPTS)):
+        began = time.monotonic()
         try:
             (python_of if file.suffix == ".txt" else node_packages_of)(file.stem)
         except MissingProgram as missing:
             return f"{file.name}: not made: {missing}", False
         except RuntimeError as error:
-            if not left:
+            if not left or time.monotonic() - began > _SOON_SECONDS:
                 return f"{file.name}: {error}", True
             time.sleep(_PAUSE_SECONDS)
         else:
