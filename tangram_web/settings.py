@@ -202,6 +202,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "tangram_web.accounts.middleware.SessionSeenMiddleware",
     "axes.middleware.AxesMiddleware",
+    "tangram_web.dashboard.database_errors.DatabaseErrorMiddleware",
 ]
 
 ROOT_URLCONF = "tangram_web.urls"

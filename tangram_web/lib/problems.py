@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from drf_standardized_errors.formatter import ExceptionFormatter
 from drf_standardized_errors.handler import ExceptionHandler
@@ -21,6 +22,8 @@ from domain.errors import CapacityError, Conflict, Gone, InvalidRequest, NotFoun
 from tangram_web.lib.requests import request_id_of
 
 CONTENT_TYPE = "application/problem+json"
+#: When to try again after an error of the database.
+DATABASE_RETRY_SECONDS = 2.0
 
 _CODES = {
     400: "malformed_json",
@@ -96,6 +99,12 @@ class ProblemHandler(ExceptionHandler):
                 status = 503 if isinstance(converted, Unavailable) else 429
                 refusal = ApiError(status, str(exc), "unavailable")
                 refusal.wait = converted.retry_after_seconds  # type: ignore[attr-defined]
+                return refusal
+            case OperationalError() | InterfaceError():
+                refusal = ApiError(
+                    503, "the database does not answer; send it again", "unavailable"
+                )
+                refusal.wait = DATABASE_RETRY_SECONDS  # type: ignore[attr-defined]
                 return refusal
             case exceptions.ValidationError():
                 converted.status_code = 422

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from django.contrib.auth import get_user_model
+from django.db import OperationalError
 from django.template.loader import render_to_string
 from django.test import Client
 
@@ -380,6 +381,24 @@ def test_a_missing_page_offers_those_who_are_not_signed_in_the_way_in(db: None) 
     assert '<a href="/login/">Sign in</a>' in answer.content.decode()
     assert "/no/such/&lt;page&gt;/" in answer.content.decode()
     assert "The page failed" in render_to_string("500.html")
+
+
+def test_a_locked_database_is_answered_503_and_asks_for_another_try(
+    browser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*args: Any, **named: Any) -> Any:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr("tangram_web.dashboard.views.task.selectors.task_record", locked)
+    monkeypatch.setattr("tangram_web.records.selectors.tasks_seen_by", locked)
+
+    browser.raise_request_exception = False
+    page, answer = browser.get("/tasks/default/swe/"), browser.get("/api/v1/tasks")
+
+    assert (page.status_code, page.headers["Retry-After"]) == (503, "2")
+    assert "The database does not answer" in page.content.decode()
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+    assert answer.json()["code"] == "unavailable"
 
 
 def test_pages_of_lists_go_on_where_the_last_ended(browser: Client) -> None:
