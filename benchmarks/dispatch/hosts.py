@@ -6,6 +6,7 @@ a switch. Everything has names with `PREFIX`, is removed at the end, and, left o
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,11 +14,14 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 PREFIX: Final = "tgdsp"
 _BRIDGE: Final = f"{PREFIX}br"
 _NETWORK: Final = "10.213.77"
+_LOCK: Final = Path(gettempdir()) / f"{PREFIX}.lock"
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,24 @@ def shaped(count: int, mbit: int) -> Iterator[list[Host]]:
     """Give hosts behind links of so many megabits a second. Raises OSError or CalledProcessError where that is not possible here."""
     if os.geteuid() != 0 or not shutil.which("tc") or not shutil.which("ip"):
         raise PermissionError("network namespaces need root, ip and tc")
+    with _alone():
+        yield from _shaped(count, mbit)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other runs away: each removes what it finds under `PREFIX`. Raises SystemExit beside one."""
+    with _LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(
+                "another run of this benchmark has the hosts: wait for its end"
+            ) from None
+        yield
+
+
+def _shaped(count: int, mbit: int) -> Iterator[list[Host]]:
     remove()
     try:
         _run("ip", "link", "add", _BRIDGE, "type", "bridge")
