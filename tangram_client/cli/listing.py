@@ -39,22 +39,29 @@ _QUERIED: Final = ("actions", "tasks", "trajectories")
 @click.option("--state", help="Only in this state (trajectories, nodes).")
 @click.option("--task", help="Only of this task (trajectories).")
 @click.option("--query", "-q", help="A filter of the explorer, as 'state:queued act:>5s'.")
+@click.option(
+    "--sort", metavar="ORDER", help="An order of the explorer, as -act: the slowest first."
+)
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @connected
 @pass_shell
 def list_(
-    shell: Shell, /, noun: str, state: str | None, task: str | None, query: str | None, limit: int
-) -> None:
+    shell: Shell, /, noun: str, state: str | None, task: str | None, query: str | None, sort: str | None, limit: int,
+) -> None:  # fmt: skip
     """List actions, tasks, trajectories, nodes, pools, services, fleets, resources or projects."""
-    given = (("--state", state, _STATES), ("--task", task, _OF_TASK), ("--query", query, _QUERIED))
+    given = (
+        ("--state", state, _STATES), ("--task", task, _OF_TASK), ("--query", query, _QUERIED), ("--sort", sort, _QUERIED),
+    )  # fmt: skip
     for option, value, nouns in given:
         if value is not None and noun not in nouns:
             raise click.UsageError(f"{option} goes with {' and '.join(nouns)}")
+    if sort is not None and (state is not None or task is not None):
+        raise click.UsageError("with --sort, give conditions by -q, as in -q 'state:open task:swe'")
     with shell.client() as client:
         if noun == "services":
             found: Sequence[Mapping[str, Any]] = _services(client)[:limit]
         else:
-            page = client.list(noun, limit=limit, state=state, task=task, q=query)
+            page = client.list(noun, limit=limit, state=state, task=task, q=query, sort=sort)
             found = page.results
             if page.next:
                 say(f"the first {len(found)}; there are more (--limit)")

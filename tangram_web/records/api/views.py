@@ -32,6 +32,7 @@ from tangram_web.lib import scheduler_client
 from tangram_web.lib.instants import check_in_calendar
 from tangram_web.live.access import Sight
 from tangram_web.records import selectors
+from tangram_web.records.api.sorted_lists import SortedListMixin, sort_of
 from tangram_web.records.models import (
     ActionRecord,
     NodeAvailability,
@@ -249,10 +250,12 @@ class HistoryViewSet(ListModelMixin, GenericViewSet[Any]):
         return principal
 
 
-@extend_schema_view(list=extend_schema(parameters=[_INCLUDE]))
-class ActionViewSet(HistoryViewSet):
+@extend_schema_view(list=extend_schema(parameters=[_INCLUDE, sort_of(ACTIONS)]))
+class ActionViewSet(SortedListMixin, HistoryViewSet):
     """Actions. The gateway serves single ones, since it knows the live ones."""
 
+    tab = ACTIONS
+    own_parameters = frozenset({INCLUDE})
     queryset = ActionRecord.objects.all()
     serializer_class = ActionListView
     filterset_class = ActionFilter
@@ -306,10 +309,14 @@ class OwnedViewSet(HistoryViewSet):
         return Response(self.get_serializer(row).data)
 
 
-@extend_schema_view(retrieve=extend_schema(parameters=[_PROJECT]))
-class TrajectoryViewSet(OwnedViewSet):
+@extend_schema_view(
+    list=extend_schema(parameters=[sort_of(TRAJECTORIES)]),
+    retrieve=extend_schema(parameters=[_PROJECT]),
+)
+class TrajectoryViewSet(SortedListMixin, OwnedViewSet):
     """Trajectories."""
 
+    tab = TRAJECTORIES
     queryset = TrajectoryRecord.objects.all()
     serializer_class = TrajectoryView
     filterset_class = TrajectoryFilter
@@ -319,10 +326,13 @@ class TrajectoryViewSet(OwnedViewSet):
         return selectors.trajectories_seen_by(self.principal)
 
 
-@extend_schema_view(retrieve=extend_schema(parameters=[_PROJECT]))
-class TaskViewSet(OwnedViewSet):
+@extend_schema_view(
+    list=extend_schema(parameters=[sort_of(TASKS)]), retrieve=extend_schema(parameters=[_PROJECT])
+)
+class TaskViewSet(SortedListMixin, OwnedViewSet):
     """Tasks."""
 
+    tab = TASKS
     queryset = TaskRecord.objects.all()
     serializer_class = TaskView
     filterset_class = TaskFilter

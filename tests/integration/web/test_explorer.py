@@ -359,3 +359,40 @@ def test_views_are_seen_by_members_of_their_project_alone(staff: Client) -> None
     assert "of None" not in text
     assert answer.status_code == 404
     assert SavedView.objects.count() == 3
+
+
+def test_the_api_lists_in_the_orders_of_the_explorer_page_by_page(
+    staff: Client, some: dict[int, str]
+) -> None:
+    order, address, pages = [], "/api/v1/actions?sort=-act&q=state:finished&limit=2", 0
+    while address:
+        answer = staff.get(address).json()
+        order += [row["id"] for row in answer["results"]]
+        address, pages = answer["next"], pages + 1
+
+    assert order == [
+        some[number] for number in (4, 3, 2, 1, 5)
+    ]  # one expired: it has no completion time
+    assert pages == 3
+    rising = staff.get("/api/v1/tasks?sort=name").json()["results"]
+    assert [row["id"] for row in rising] == ["math", "swe"]
+    assert staff.get("/api/v1/trajectories?sort=-opened&q=task:swe").json()["results"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("sort=speed", "sort"),
+        ("sort=act&task=swe", "task"),
+        ("sort=act&cursor=nothing", "cursor"),
+        ("sort=act&q=state:no", "q"),
+        ("sort=act&limit=0", "limit"),
+    ],
+)
+def test_a_sorted_list_names_the_parameter_that_is_wrong(
+    staff: Client, query: str, named: str
+) -> None:
+    refused = staff.get(f"/api/v1/actions?{query}")
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == f"?{named}"

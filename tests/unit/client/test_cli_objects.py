@@ -45,7 +45,18 @@ def test_list_of_services_reads_them_from_the_configuration(server: FakeServer) 
     assert row.split() == ["reward", "torch", "–"]
 
 
-@pytest.mark.parametrize("options", [["--state", "open"], ["--task", "swe"]])
+def test_list_asks_for_an_order_of_the_explorer(server: FakeServer, client: Client) -> None:
+    client.run(ACTION)
+
+    assert tangram(server, "list", "actions", "-q", "task:swe", "--sort", "-act").exit_code == 0
+
+    assert server.sent[-1].path == "/api/v1/actions"
+    assert dict(server.sent[-1].params)["sort"] == "-act"
+    mixed = tangram(server, "list", "trajectories", "--task", "swe", "--sort", "name")
+    assert mixed.exit_code == 2
+
+
+@pytest.mark.parametrize("options", [["--state", "open"], ["--task", "swe"], ["--sort", "name"]])
 def test_list_refuses_options_that_a_noun_lacks(server: FakeServer, options: list[str]) -> None:
     result = tangram(server, "list", "pools", *options)
 
