@@ -20,7 +20,7 @@ from tangram_web.explorer.language import parse
 from tangram_web.explorer.models import SavedView
 from tangram_web.explorer.orders import orders_of
 from tangram_web.explorer.reading import read_page
-from tangram_web.explorer.saved_views import matching_count
+from tangram_web.explorer.saved_views import matching_count, save_view
 from tangram_web.lib import scheduler_client
 from tangram_web.live.access import Sight
 from tangram_web.pools.models import Project
@@ -396,3 +396,17 @@ def test_a_sorted_list_names_the_parameter_that_is_wrong(
 
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["pointer"] == f"?{named}"
+
+
+def test_the_api_lists_saved_views_of_a_project_and_of_no_person(staff: Client) -> None:
+    user = get_user_model().objects.get(username="ops")
+    save_view(user, tab="actions", name="Slow", query="act:>5s", order="-act", project="default")
+    save_view(user, tab="tasks", name="Alone", query="actions:>1")
+
+    found = staff.get("/api/v1/views?list=actions").json()["views"]
+
+    assert [(each["name"], each["q"], each["sort"], each["project"]) for each in found] == [
+        ("Slow", "act:>5s", "-act", "default")
+    ]
+    assert staff.get("/api/v1/views?list=tasks").json() == {"views": []}
+    assert staff.get("/api/v1/views?list=cats").status_code == 422
