@@ -17,8 +17,9 @@ from tests.architecture import measures, words
 #: before living environments, whose mechanisms (init, layers, sessions, files, door) are likewise; 105 before
 #: rollouts, 135 before their pages, 142 before fleets and their placement, 150
 #: before their router, keeper and page, 175 before the dispatcher and the selector, 190 before the console's
-#: problems, explorer and comparisons, whose language, conditions and statistics are modules of one page.
-SINGLE_IMPORTERS = 205
+#: problems, explorer and comparisons, whose language, conditions and statistics are modules of one page, 205 before
+#: views that webhooks watch and lists of the API in the explorer's orders.
+SINGLE_IMPORTERS = 207
 #: The aim of each is 0.
 CYCLES = 0
 DUPLICATE_CLASSES = 0

@@ -61,6 +61,7 @@ def test_every_slow_job_has_a_schedule() -> None:
         "records.prune",
         "webhooks.deliver",
         "webhooks.maintain",
+        "webhooks.watch_views",
         "simulations.run",
     }
 
