@@ -34,6 +34,13 @@ class DispatchError(Exception):
         return kind(**members)
 
 
+def as_dispatch_error(error: BaseException, rank: int) -> DispatchError:
+    """Return what the other ranks get of an error on ``rank``."""
+    if isinstance(error, DispatchError):
+        return error
+    return DispatchError(f"rank {rank}: {error!r}", rank)
+
+
 class RankLost(DispatchError):
     """A rank is dead, silent or cannot be reached, and what it has or wants exists on no other rank."""
 

@@ -36,7 +36,7 @@ from dispatcher.transport.connections import (
     listen,
 )
 from dispatcher.transport.data_links import DataLinks
-from dispatcher.transport.errors import DispatchError, RankLost
+from dispatcher.transport.errors import RankLost, as_dispatch_error
 from dispatcher.transport.membership import GroupMembership
 from dispatcher.transport.movement import Movement
 from dispatcher.transport.report import ExchangeReport
@@ -132,11 +132,7 @@ class TcpTransport:
             try:
                 return self._exchange(plan, tensors, strategy, timeout_seconds)
             except BaseException as error:
-                self._membership.fail(
-                    error
-                    if isinstance(error, DispatchError)
-                    else DispatchError(f"rank {self.rank}: {error!r}", self.rank)
-                )
+                self._membership.fail(as_dispatch_error(error, self.rank))
                 self.close()
                 raise
 

@@ -32,7 +32,12 @@ from dispatcher.cost import ALL_TO_ALL, NOTHING
 from dispatcher.transfer_plan import TransferPlan
 from dispatcher.transport import agreement
 from dispatcher.transport.connections import CONTROL, Acceptor, Address, connect, listen
-from dispatcher.transport.errors import Corrupted, DispatchError, RankLost
+from dispatcher.transport.errors import (
+    Corrupted,
+    DispatchError,
+    RankLost,
+    as_dispatch_error,
+)
 from dispatcher.transport.frames import checksum
 from dispatcher.transport.membership import GroupMembership
 from dispatcher.transport.report import ExchangeReport
@@ -96,11 +101,7 @@ class TorchTransport:
             try:
                 return self._exchange(plan, tensors, timeout_seconds)
             except BaseException as error:
-                self._membership.fail(
-                    error
-                    if isinstance(error, DispatchError)
-                    else DispatchError(f"rank {self.rank}: {error!r}", self.rank)
-                )
+                self._membership.fail(as_dispatch_error(error, self.rank))
                 self.close()
                 self._abort()
                 raise
