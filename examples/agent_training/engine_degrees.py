@@ -26,8 +26,10 @@ from examples.agent_training import note_task
 from examples.agent_training.engines import EngineProcesses, apply
 from examples.agent_training.training_options import TrainingOptions
 from managers.gpu.profiling import CallAnswer, CellReport, ProfilePlan, Profiler
-from tangram_client import Client
+from tangram_client import AsyncClient, Client
 from tangram_client.errors import ConflictError, InvalidRequestError, NotFoundError
+from tangram_client.retry import RetryPolicy
+from tangram_web.selector_profile import SelectorCells
 
 #: Ranks of an engine, the preferred number first.
 DEGREES: Final = (1, 2)
@@ -37,6 +39,7 @@ CONTEXTS: Final = (256, 512, 640, 768, 896, note_task.CONTEXT)
 _GROWTH: Final = 1.1
 _ENGINE: Final = "examples.tensor_parallel"
 _APPLIED_SECONDS: Final = 30.0
+_PATIENT: Final = RetryPolicy(attempts=10_000, total_seconds=600.0)
 
 
 class EngineDegrees:
@@ -110,11 +113,14 @@ class EngineDegrees:
 
     async def _measure(self) -> None:
         plan = ProfilePlan(self.degrees, CONTEXTS, [self._options.at_once], rounds=2, switches=0)
-        async with httpx.AsyncClient(trust_env=False, timeout=None) as http:
+        async with (
+            AsyncClient(retry=_PATIENT) as tangram,
+            httpx.AsyncClient(trust_env=False, timeout=None) as http,
+        ):
+            cells = SelectorCells(tangram, self.name, self._identity)
             probe = EngineProbe(http, self._engines)
             profiler = Profiler(
-                plan, self._identity, probe, SelectorCells(self._client, self.name, self._identity),
-                asyncio.gather, time.monotonic, "measured by the trainer",
+                plan, self._identity, probe, cells, asyncio.gather, time.monotonic, "measured by the trainer"
             )  # fmt: skip
             await profiler.run(self._say_of_cell)
 
@@ -181,28 +187,3 @@ class EngineProbe:
             if degree == self._engines.degree:
                 return None
             return await asyncio.to_thread(self._engines.divide, degree)
-
-
-class SelectorCells:
-    """Keeps cells in the profile of the run's selector."""
-
-    def __init__(self, client: Client, name: str, identity: ProfileIdentity) -> None:
-        self._client, self._name, self._identity = client, name, identity
-
-    async def known(self) -> ParallelismProfile | None:
-        """Return what is kept of this identity."""
-        try:
-            body = await asyncio.to_thread(self._client.selectors.profile, self._name)
-        except ConflictError:
-            return None
-        members = {
-            name: body[name] for name in ParallelismProfile.__struct_fields__ if name in body
-        }
-        found = msgspec.convert(members, ParallelismProfile)
-        return found if found.identity == self._identity else None
-
-    async def put(self, change: ParallelismProfile) -> None:
-        """Keep cells or costs."""
-        await asyncio.to_thread(
-            self._client.selectors.put_profile, self._name, msgspec.to_builtins(change)
-        )
