@@ -4,9 +4,11 @@
     python -m benchmarks.train_agent --minutes 5 --seeds 1
     python -m benchmarks.train_agent --steps-with-and-without 6   # time of a step with all parts, and without each
 
-The rise is that of the mean reward on a fixed set of instances, before and after, with its interval over the seeds. Times of steps are
-those of runs that begin with the same weights and take as many steps; the first step of each, which fills caches, is left out. Each run has a
-Tangram of its own. A reward that does not rise is stored as it is.
+The rise is that of the mean reward on a fixed set of instances, before and after, with its interval over the seeds. All seeds begin with the
+checkpoint that the first one imitated, or with that of ``--start``; a seed draws instances and answers.
+
+Times of steps are those of runs that begin with the same weights and take as many steps; the first step of each, which fills caches, is left
+out. Each run has a Tangram of its own. A reward that does not rise is stored as it is.
 """
 
 from __future__ import annotations
@@ -39,18 +41,24 @@ _T: Final[Mapping[int, float]] = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 @click.option("--ranks", default=4, show_default=True)
 @click.option("--steps-with-and-without", "steps", default=0, help="Compare the times of so many steps instead.")  # fmt: skip
 @click.option("--taught", default=600, show_default=True, help="Conversations that are imitated.")
-def main(minutes: float, seeds: int, ranks: int, steps: int, taught: int) -> None:
+@click.option("--start", type=click.Path(path_type=Path, exists=True), help="Run whose checkpoint 0 all begin with [the first run's].")  # fmt: skip
+def main(
+    minutes: float, seeds: int, ranks: int, steps: int, taught: int, start: Path | None
+) -> None:
     """Train, and store the figures."""
     shared = ["--ranks", str(ranks), "--taught", str(taught)]
     with tempfile.TemporaryDirectory(prefix="train-agent-") as place:
         if steps:
-            parts = {"steps": _with_and_without(Path(place), shared, steps)}
+            parts = {"steps": _with_and_without(Path(place), shared, steps, start)}
         else:
-            runs = [
-                _trained(Path(place) / f"seed-{seed}", [*shared, "--minutes", str(minutes), "--seed", str(seed)])
-                for seed in range(seeds)
-            ]  # fmt: skip
-            parts = {"rise": rise_of(runs)}
+            runs: list[dict[str, Any]] = []
+            for seed in range(seeds):
+                options = [*shared, "--minutes", str(minutes), "--seed", str(seed)]
+                runs.append(_trained(Path(place) / f"seed-{seed}", [*options, *_beginning(start)]))
+                start = start or Path(place) / "seed-0"
+                parts = {"rise": rise_of(runs)}
+                # Stored after each seed: a run that is ended early keeps what it has.
+                store_parts("train_agent", parts)
     click.echo(f"stored in {store_parts('train_agent', parts)}")
     missed = [] if steps else missed_of(parts["rise"])
     if missed:
@@ -94,13 +102,21 @@ def step_times(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"steps": len(steps), "seconds": round(statistics.median(totals), 2), "least": round(min(totals), 2), "most": round(max(totals), 2), "phases": medians}  # fmt: skip
 
 
-def _with_and_without(place: Path, shared: Sequence[str], steps: int) -> dict[str, Any]:
+def _beginning(start: Path | None) -> list[str]:
+    """Return the option that names the run whose checkpoint 0 another one begins with."""
+    return [] if start is None else ["--start", str(start)]
+
+
+def _with_and_without(
+    place: Path, shared: Sequence[str], steps: int, start: Path | None
+) -> dict[str, Any]:
     """Return the times of steps with all parts, and without each."""
-    start = place / "start"
-    _trained(start, [*shared, "--steps", "0", "--measured", "0"])
+    if start is None:
+        start = place / "start"
+        _trained(start, [*shared, "--steps", "0", "--measured", "0"])
     found = {}
     for left_out in (None, *PARTS):
-        options = [*shared, "--steps", str(steps), "--measured", "0", "--start", str(start)]
+        options = [*shared, "--steps", str(steps), "--measured", "0", *_beginning(start)]
         options += ["--without", left_out] if left_out else []
         run = _trained(place / (left_out or "all"), options)
         name = f"without {left_out}" if left_out else "all parts"

@@ -163,7 +163,7 @@ def _logged(folder: Path, event: str) -> float | None:
 @click.option("--prompts", default=8, show_default=True, help="Groups of a step.")
 @click.option("--samples", default=8, show_default=True, help="Rollouts of a group.")
 @click.option("--taught", default=600, show_default=True, help="Conversations that are imitated.")
-@click.option("--epochs", default=6, show_default=True, help="Passes over them.")
+@click.option("--epochs", default=16, show_default=True, help="Passes over them.")
 @click.option("--measured", default=96, show_default=True, help="Instances before and after; 0: none.")  # fmt: skip
 @click.option("--run", "folder", type=click.Path(path_type=Path), default=Path("train-agent-run"), show_default=True, help="Folder of checkpoints and logs; a run that is there continues.")  # fmt: skip
 @click.option("--name", default="train-agent", show_default=True, help="Task and fleet.")
