@@ -20,6 +20,7 @@ from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.callbacks import Callbacks
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.gateway.http import Receive, Scope, Send
+from scheduler.runtime.liveness import WEB, keep_showing_life, process_name
 from scheduler.runtime.redis.clients import connect_async, keep_running
 from scheduler.runtime.rollouts.log_store import rollout_logs
 from tangram_web.lib.orm_calls import in_thread
@@ -171,10 +172,14 @@ async def _lifespan(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Follow the journal and store the request counts while the process runs."""
-    storing = asyncio.ensure_future(
-        keep_storing(context.client, context.keys.web_requests, counts, keep_running)
-    )
+    """Follow the journal, show life and store the request counts while the process runs."""
+    client, keys = context.client, context.keys
+    own = {
+        asyncio.ensure_future(keep_storing(client, keys.web_requests, counts, keep_running)),
+        asyncio.ensure_future(
+            keep_showing_life(client, keys, process_name(WEB), WEB, keep_running)
+        ),
+    }
     loading: asyncio.Task[None] | None = None
     while True:
         message = await receive()
@@ -190,8 +195,9 @@ async def _lifespan(
             # The API is served from here on, pages once they are loaded.
             loading = asyncio.ensure_future(asyncio.to_thread(load_pages))
         else:
-            storing.cancel()
-            await asyncio.wait({storing, loading} if loading else {storing})
+            for each in own:
+                each.cancel()
+            await asyncio.wait({*own, loading} if loading else own)
             await context.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import time
+from typing import Final
 
 import redis
+import redis.asyncio
 
 from domain.redis_keys import Keys
 
@@ -17,6 +21,11 @@ from domain.redis_keys import Keys
 LIFE_SECONDS = 3.0
 #: Role of a loop that must not lead (`leadership.LeadershipRefused`); its fact ``why`` gives the reason.
 REFUSING = "refusing"
+
+#: Role of web processes.
+WEB: Final = "web"
+#: Between two measurements of the delay of an event loop.
+DELAY_SECONDS: Final = 0.5
 
 #: What a worker reports of itself.
 Fact = float | str | Sequence[float] | Sequence[str] | None
@@ -35,3 +44,29 @@ def show_life(client: redis.Redis, keys: Keys, name: str, role: str, **facts: Fa
 def life_of(role: str, **facts: Fact) -> str:
     """Return a sign of life, as it is stored."""
     return json.dumps({"role": role, "pid": os.getpid(), "at": time(), **facts})
+
+
+async def keep_showing_life(
+    client: redis.asyncio.Redis, keys: Keys, name: str, role: str, keep_running: Callable[[], bool]
+) -> None:
+    """Store signs of life of the worker ``name`` until cancelled; then delete them.
+
+    A process that ends in order is not dead; one that is killed leaves its last sign. Facts: ``host``, ``began``, and
+    ``delay_seconds``, by which its event loop ran late at most since the sign before: for so long its requests waited.
+    """
+    loop = asyncio.get_running_loop()
+    facts: dict[str, Fact] = {"host": socket.gethostname(), "began": time()}
+    delay, shown_at = 0.0, -LIFE_SECONDS
+    try:
+        while keep_running():
+            if loop.time() - shown_at >= LIFE_SECONDS:
+                life = life_of(role, **facts, delay_seconds=round(delay, 3))
+                delay, shown_at = 0.0, loop.time()
+                with suppress(redis.RedisError):  # other code logs an outage
+                    await client.hset(keys.workers, name, life)
+            before = loop.time()
+            await asyncio.sleep(DELAY_SECONDS)
+            delay = max(delay, loop.time() - before - DELAY_SECONDS)
+    finally:
+        with suppress(redis.RedisError):
+            await client.hdel(keys.workers, name)

@@ -28,7 +28,7 @@ from tangram_web.metrics.requests import RequestTotals
 from tangram_web.metrics.totals import BOUNDS, MEMORY_BOUNDS, PHASES, Histogram, Totals
 
 #: Roles of workers.
-ROLES = ("loop", "standby", "node", "projector", "jobs", "rollout")
+ROLES = ("loop", "standby", "node", "projector", "jobs", "rollout", "web")
 NODE_STATES = ("ready", "drained", "lost")
 
 

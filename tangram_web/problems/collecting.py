@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
+import msgspec
 import redis
 from django.db import Error as DatabaseError
 from django.db.models import Count, Q
@@ -23,9 +24,16 @@ from domain.redis_keys import Keys
 from tangram_web.lib import scheduler_client
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import NODES, OVERVIEW
-from tangram_web.metrics.reading import READERS, SystemReading, read_system
-from tangram_web.problems.facts import BlockerFact, EndpointFact, QueueFact, SystemFacts
+from tangram_web.metrics.reading import READERS, WORKER_SECONDS, SystemReading, read_system
+from tangram_web.problems.facts import (
+    BlockerFact,
+    EndpointFact,
+    QueueFact,
+    SystemFacts,
+    WebProcessFact,
+)
 from tangram_web.problems.missed_actions import with_missed
+from tangram_web.problems.part_conditions import REMOVED_SECONDS
 from tangram_web.records.models import ActionRecord
 from tangram_web.webhooks.models import DeliveryState, Endpoint
 
@@ -39,6 +47,9 @@ _ROWS_SECONDS: Final = 5.0
 _MEMORY_SECONDS: Final = 5.0
 #: Queues that are looked at, the longest ones.
 _QUEUES: Final = 50
+#: Role of web processes, and how many are remembered: those that showed life last.
+WEB: Final = "web"
+_WEB_PROCESSES: Final = 200
 _FAILURES: Final = (redis.RedisError, Unavailable, DatabaseError)
 
 
@@ -69,6 +80,10 @@ class FactCollector:
         self._kept = _Kept()
         #: Role → when a process of it last showed life.
         self.roles: dict[str, float] = {}
+        #: Name → web process that shows life, or did.
+        self.web: dict[str, WebProcessFact] = {}
+        #: The time of web processes counts from here.
+        self.web_since = 0.0
         #: The fleets as the scheduler has them, for the strip of resources.
         self.fleets: list[FleetStatus] = []
 
@@ -96,15 +111,20 @@ class FactCollector:
 
     def _read_workers(self, facts: SystemFacts, system: SystemReading) -> None:
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.workers))
+        web: dict[str, WebProcessFact] = {}
         for name, body in stored.items():
             worker = json.loads(body)
             role, at = str(worker["role"]), float(worker["at"])
+            if role == WEB:
+                web[name.decode()] = msgspec.convert(worker, WebProcessFact)
             self.roles[role] = max(at, self.roles.get(role, 0.0))
             if role == "node":
                 facts.node_workers[name.decode().removeprefix("node@")] = at
         if facts.nodes == []:
             self.roles.pop("node", None)
         facts.roles = dict(self.roles)
+        self.web = remembered_web(self.web, web, facts.now)
+        facts.web, facts.web_since = dict(self.web), self.web_since
         facts.has_leader = system.leader is not None
         facts.heartbeat_age = system.tick_lag_seconds
         facts.lags = {name: lag.seconds for name, lag in system.lags.items()}
@@ -134,6 +154,22 @@ class FactCollector:
             facts.blockers = known or {}
         fleets = self._kept.get("fleets", _QUEUES_SECONDS, lambda: scheduler_client.fleets().fleets)
         self.fleets = fleets or []
+
+
+def remembered_web(
+    before: dict[str, WebProcessFact], seen: dict[str, WebProcessFact], now: float
+) -> dict[str, WebProcessFact]:
+    """Return the web processes that are seen, and earlier ones of an hour.
+
+    A row that is taken away while it is fresh is that of a process that ended in order.
+    """
+    gone = {
+        name: msgspec.structs.replace(each, ended=True) if now - each.at <= WORKER_SECONDS else each
+        for name, each in before.items()
+        if name not in seen
+    }
+    known = sorted((gone | seen).items(), key=lambda item: -item[1].at)[:_WEB_PROCESSES]
+    return {name: each for name, each in known if now - each.at <= REMOVED_SECONDS}
 
 
 def queue_facts() -> list[QueueFact]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from tangram_web.problems import kinds, part_conditions, work_conditions
+from tangram_web.problems import kinds, part_conditions, web_conditions, work_conditions
 from tangram_web.problems.facts import Condition, Found, SystemFacts
 from tangram_web.problems.kinds import ProblemKind
 from tangram_web.problems.thresholds import ProblemThresholds
@@ -21,6 +21,8 @@ CHECKS: Final[dict[ProblemKind, Check]] = {
     kinds.NODE_LATE: part_conditions.node_late,
     kinds.PART_DEAD: part_conditions.part_dead,
     kinds.PART_LATE: part_conditions.part_late,
+    kinds.WEB_DEAD: web_conditions.web_dead,
+    kinds.WEB_LATE: web_conditions.web_late,
     kinds.POOL_PAUSED: work_conditions.pool_paused,
     kinds.QUOTA_EXHAUSTED: work_conditions.quota_exhausted,
     kinds.CIRCUIT_OPEN: work_conditions.circuit_open,

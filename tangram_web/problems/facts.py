@@ -44,6 +44,20 @@ class EndpointFact(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
 
 
+class WebProcessFact(msgspec.Struct, frozen=True, kw_only=True):
+    """A web process that shows life, or did."""
+
+    host: str
+    pid: int
+    began: float
+    #: When it last showed life.
+    at: float
+    #: By how much its event loop ran late.
+    delay_seconds: float = 0.0
+    #: It took its sign of life away.
+    ended: bool = False
+
+
 class SystemFacts(msgspec.Struct, kw_only=True):
     """Everything that conditions read."""
 
@@ -60,6 +74,9 @@ class SystemFacts(msgspec.Struct, kw_only=True):
     roles: dict[str, float] | None = None
     #: Node → when its worker last showed life.
     node_workers: dict[str, float] = {}
+    #: Name → web process. Their time counts from ``web_since`` where that is later: the whole system was stopped before.
+    web: dict[str, WebProcessFact] | None = None
+    web_since: float = 0.0
     has_leader: bool = True
     heartbeat_age: float | None = None
     #: Reader of the journal → seconds that it lags.

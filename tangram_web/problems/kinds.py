@@ -91,6 +91,23 @@ PART_LATE: Final = ProblemKind(
     cleared="The reader has caught up, the heartbeat is fresh, the inbox is read.",
     to_do="Look at the CPU of the part, the disk of Redis and the database.",
 )  # fmt: skip
+WEB_DEAD: Final = ProblemKind(
+    key="web_dead", name="Web process dead", severity=_CRITICAL, raise_seconds=5,
+    thresholds=("part_dead_seconds",),
+    means="A web process died and was not replaced: the others have its load, or pages and API are down.",
+    raised="A web process that did not end in order has shown no life for the threshold, and no other one began on its host since. "
+    "It is critical while no web process shows life; else it is a warning.",
+    cleared="Another web process begins on the host. One that is gone for an hour counts as removed.",
+    to_do="Start it again; `systemctl status 'tangram-web*'` or the log of `tangram up` says why it ended.",
+)  # fmt: skip
+WEB_LATE: Final = ProblemKind(
+    key="web_late", name="Web process late", severity=_WARNING, raise_seconds=10, clear_seconds=10,
+    thresholds=("web_late_seconds", "web_delay_seconds", "web_delay_clear_seconds"),
+    means="A web process works and does not keep up: requests to it wait before they are read.",
+    raised="Its last sign of life is older than the threshold, or its event loop runs late by more than the threshold again and again.",
+    cleared="Signs of life arrive in time, and the delay is below the lower threshold.",
+    to_do="Look at the CPU and the memory of the machine. Start more web processes, or move clients to another one.",
+)  # fmt: skip
 POOL_PAUSED: Final = ProblemKind(
     key="pool_paused", name="Pool paused", severity=_CRITICAL, raise_seconds=60,
     means="A pool is paused and actions wait for it. A pause that was forgotten looks like a broken system.",
@@ -175,8 +192,8 @@ WEBHOOK_FAILING: Final = ProblemKind(
 )  # fmt: skip
 
 KINDS: Final = (
-    NODE_LOST, NODE_LATE, PART_DEAD, PART_LATE, POOL_PAUSED, QUOTA_EXHAUSTED, CIRCUIT_OPEN,
-    SERVICE_THRASHING, SERVICE_QUARANTINED, TASK_FAILING, DISK_SHORT, REDIS_MEMORY, BLOCKER,
+    NODE_LOST, NODE_LATE, PART_DEAD, PART_LATE, WEB_DEAD, WEB_LATE, POOL_PAUSED, QUOTA_EXHAUSTED,
+    CIRCUIT_OPEN, SERVICE_THRASHING, SERVICE_QUARANTINED, TASK_FAILING, DISK_SHORT, REDIS_MEMORY, BLOCKER,
     DEAD_LETTERS, WEBHOOK_FAILING,
 )  # fmt: skip
 KIND_OF: Final = {kind.key: kind for kind in KINDS}

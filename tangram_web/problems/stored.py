@@ -12,6 +12,7 @@ import msgspec
 import redis
 
 from domain.redis_keys import Keys
+from tangram_web.problems.facts import WebProcessFact
 from tangram_web.problems.judge import Acknowledgement, SystemProblem
 
 JUDGE_SECONDS: Final = 5
@@ -31,6 +32,8 @@ class StoredProblems(msgspec.Struct, kw_only=True):
     problems: list[SystemProblem] = []
     #: Role → when a process of it last showed life.
     roles: dict[str, float] = {}
+    #: Name → web process that shows life, or did.
+    web: dict[str, WebProcessFact] = {}
     #: Lowest and highest p95 of completion times that is usual at this hour.
     usual_p95: tuple[float, float] | None = None
     #: The last problem that was cleared, in words.

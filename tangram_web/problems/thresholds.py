@@ -28,6 +28,11 @@ class ProblemThresholds:
     heartbeat_seconds: float = 5.0
     #: Entries of the inbox that the leader has not read.
     inbox_entries: float = 1000.0
+    #: Age of the last sign of life of a web process that is not dead yet.
+    web_late_seconds: float = 6.0
+    #: Delay of the event loop of a web process, and where it keeps up again.
+    web_delay_seconds: float = 1.0
+    web_delay_clear_seconds: float = 0.5
     #: Restores of one service in a minute, and where it is calm again.
     restores_per_minute: float = 6.0
     restores_clear_per_minute: float = 3.0

@@ -104,6 +104,7 @@ class ProblemWatch:
             at=now,
             problems=self._announced(problems),
             roles=self._collector.roles,
+            web=self._collector.web,
             usual_p95=self._usual.at(now),
         )
         self._store.save(self._stored)
@@ -120,7 +121,9 @@ class ProblemWatch:
         if now - self._stored.at > UNKNOWN_SECONDS:
             # The whole system was stopped: its parts have their time to start again.
             roles = dict.fromkeys(roles, now)
+            self._collector.web_since = now
         self._collector.roles = dict(roles)
+        self._collector.web = dict(self._stored.web)
         self._trends.restore(stored_snapshot(self._client, RESOURCES).get("rows", ()))
 
     def _withdraw(self, problems: list[SystemProblem], said: Mapping[str, object]) -> None:

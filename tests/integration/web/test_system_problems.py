@@ -150,6 +150,42 @@ def test_an_incident_is_announced_once_over_restarts_and_over_many_judgements(
     assert sent() == [("problem.raised", "Node n1 is lost"), ("problem.cleared", "Node n1 is lost")]
 
 
+def test_a_killed_web_process_is_a_problem_until_another_one_begins_there(
+    defaults: None, redis_bus: Any, journal: Journal
+) -> None:
+    now = time()
+    redis_bus.set(bus.keys().leader, "loop-1")
+
+    def show(name: str, pid: int, began: float, at: float) -> None:
+        facts = {"role": "web", "host": "h1", "pid": pid, "began": began, "at": at}
+        redis_bus.hset(bus.keys().workers, name, json.dumps(facts | {"delay_seconds": 0.0}))
+
+    def states(*moments: float) -> list[tuple[str, str]]:
+        """A judge that starts, judges at these moments and ends."""
+        with FramePublisher(Layer(), redis_bus, bus.keys().prefix) as publisher:
+            watch = ProblemWatch(redis_bus, bus.keys(), publisher)
+            for at in moments:
+                publish(redis_bus, journal, at)
+                assert watch.turn(at)
+            watch.close()
+        return [
+            (each.id, each.state.value)
+            for each in ProblemStore(redis_bus, bus.keys()).load().problems
+            if each.condition.kind == "web_dead"
+        ]
+
+    show("web@h1:1:aa", 1, now - 100, now)
+    assert states(now, now + 5) == []
+    assert states(now + 11) == [("web_dead:h1", "pending")]
+    redis_bus.hdel(bus.keys().workers, "web@h1:1:aa")  # too old for other readers
+    assert states(now + 17) == [("web_dead:h1", "new")]
+
+    show("web@h1:2:bb", 2, now + 18, now + 18)
+    assert states(now + 19, now + 25) == [("web_dead:h1", "cleared")]
+    redis_bus.hdel(bus.keys().workers, "web@h1:2:bb")  # it ends in order
+    assert states(now + 27, now + 40, now + 50) == [("web_dead:h1", "cleared")]
+
+
 def test_one_process_judges_until_its_claim_ends(redis_bus: Any) -> None:
     claims = ProblemStore(redis_bus, bus.keys())
 

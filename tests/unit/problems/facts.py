@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tangram_web.problems.facts import BlockerFact, EndpointFact, QueueFact, SystemFacts
+from tangram_web.problems.facts import (
+    BlockerFact,
+    EndpointFact,
+    QueueFact,
+    SystemFacts,
+    WebProcessFact,
+)
 
 NOW = 1_800_000_000.0
 POOL: dict[str, Any] = {
@@ -34,6 +40,7 @@ def calm(**changes: Any) -> SystemFacts:
         "queues": [],
         "roles": {"loop": NOW, "node": NOW, "projector": NOW},
         "node_workers": {"n1": NOW},
+        "web": {"web-1": web()},
         "heartbeat_age": 0.1,
         "redis_memory": (10, 100),
         "endpoints": [],
@@ -82,12 +89,20 @@ def queue(**changes: Any) -> QueueFact:
     return QueueFact(**given | {"blocked_by": "act_blocker1"} | changes)
 
 
+def web(pid: int = 1, **changes: Any) -> WebProcessFact:
+    """A web process that shows life."""
+    given: dict[str, Any] = {"host": "h1", "pid": pid, "began": NOW - 900, "at": NOW}
+    return WebProcessFact(**given | changes)
+
+
 #: Kind → facts in which one problem of it holds.
 WRONG: dict[str, SystemFacts] = {
     "node_lost": calm(nodes=[lost()]),
     "node_late": calm(node_workers={"n1": NOW - 8}),
     "part_dead": calm(roles={"loop": NOW - 60, "node": NOW}),
     "part_late": calm(lags={"projector": 90.0}),
+    "web_dead": calm(web={"web-1": web(), "web-2": web(2, at=NOW - 60)}),
+    "web_late": calm(web={"web-1": web(delay_seconds=2.5)}),
     "pool_paused": calm(overview=overview(pools=[POOL | {"paused": True}])),
     "quota_exhausted": calm(
         overview=wanted("api:serper", 121), resources={"api:serper": {"quotas": [QUOTA]}}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tangram_web.problems.collecting import remembered_web
 from tangram_web.problems.conditions import conditions_of
 from tangram_web.problems.facts import Condition, SystemFacts
 from tangram_web.problems.kinds import KINDS
@@ -23,6 +24,7 @@ from tests.unit.problems.facts import (
     overview,
     queue,
     wanted,
+    web,
 )
 
 LIMITS = ProblemThresholds()
@@ -115,6 +117,7 @@ def test_what_holds_nothing_up_is_no_problem(kind: str, facts: SystemFacts) -> N
     [
         ("task_failing:lab/verify", calm(overview=overview(failing=[FAILING | {"failed": 40}]))),
         ("part_late:projector", calm(lags={"projector": 20.0})),
+        ("web_late:h1:1", calm(web={"web-1": web(delay_seconds=0.7)})),
         ("service_thrashing:judge", calm(overview=overview(restores={"judge": 4}))),
         ("redis_memory:redis", calm(redis_memory=(80, 100))),
     ],
@@ -122,6 +125,54 @@ def test_what_holds_nothing_up_is_no_problem(kind: str, facts: SystemFacts) -> N
 def test_between_its_thresholds_a_problem_stays_as_it_is(problem: str, facts: SystemFacts) -> None:
     assert found(facts) == []
     assert only(facts, problem).id == problem
+
+
+def test_a_dead_web_process_is_critical_while_no_other_answers() -> None:
+    alone = only(calm(web={"web-1": web(at=NOW - 60)}))
+    one_of_two = only(WRONG["web_dead"])
+
+    assert (alone.severity, one_of_two.severity) == ("critical", "warning")
+    assert alone.detail.endswith("pages and API are down, running actions continue.")
+    assert one_of_two.detail == "Process 2 showed no life after 07:59:00 UTC. 1 other answers."
+
+
+def test_a_web_process_that_begins_replaces_one_that_died_on_its_host_before() -> None:
+    dead = {"web-1": web(at=NOW - 60), "web-2": web(2, at=NOW - 50)}
+    third = {"web-3": web(3, began=NOW - 40)}
+    #: It replaced the first one, died as well, and was replaced.
+    chain = {
+        "web-1": web(at=NOW - 60),
+        "web-2": web(2, began=NOW - 55, at=NOW - 30),
+        "web-3": web(3, began=NOW - 25),
+    }
+
+    assert only(calm(web=dead | third)).title == "Web process on h1 is dead"
+    assert only(calm(web=dead)).title == "2 web processes on h1 are dead"
+    assert only(calm(web=dead | third)).since == NOW - 50
+    assert found(calm(web=chain)) == []
+    elsewhere = {"web-3": web(3, began=NOW - 25, host="h2")}
+    assert only(calm(web={"web-1": web(at=NOW - 60)} | elsewhere)).subject == "h1"
+
+
+def test_web_processes_have_their_time_when_the_whole_system_starts_again() -> None:
+    dead = {"web-1": web(at=NOW - 600)}
+
+    assert found(calm(web=dead, web_since=NOW - 3)) == []
+    assert only(calm(web=dead, web_since=NOW - 11)).kind == "web_dead"
+
+
+def test_a_web_process_that_ended_in_order_is_not_dead_and_still_replaces_an_earlier_one() -> None:
+    fresh, stale, old = web(at=NOW - 2), web(2, at=NOW - 990), web(3, at=NOW - 4000)
+    before = {"web-1": fresh, "web-2": stale, "web-3": old}
+
+    kept = remembered_web(before, {"web-4": web(4)}, NOW)
+
+    assert kept == {"web-1": web(at=NOW - 2, ended=True), "web-2": stale, "web-4": web(4)}
+    assert found(calm(web=kept)) == []
+    del kept["web-4"]
+    assert [each.kind for each in found(calm(web=kept, web_since=NOW - 60))] == []
+    without = {"web-2": stale}
+    assert only(calm(web=without)).kind == "web_dead"
 
 
 def test_a_task_fails_whose_rollouts_have_no_reward_any_more() -> None:
