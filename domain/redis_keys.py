@@ -187,6 +187,11 @@ class Keys:
         """Hash: counts and durations of HTTP requests by route and status."""
         return f"{self.prefix}:web-requests"
 
+    @property
+    def family_times(self) -> str:
+        """Durations of commands by family (`tangram_web.live.family_times`)."""
+        return f"{self.prefix}:family-times"
+
     def history(self, seconds: int, project: str = "") -> str:
         """Sorted set: samples every ``seconds``, of one project or all, for charts."""
         return f"{self.prefix}:history:{seconds}" + (f":{project}" if project else "")

@@ -55,6 +55,7 @@ from domain.journal_reducer import JournalReducer, on
 from domain.rollout_events import RolloutsSubmitted
 from tangram_web.lib.endings import exit_code_of
 from tangram_web.live.capacity import Capacity
+from tangram_web.live.family_times import FamilyTimes
 from tangram_web.live.gpu_history import GpuHistory
 from tangram_web.live.holders import Holders
 from tangram_web.live.losses import REQUEUED
@@ -102,6 +103,8 @@ class FrameFold(JournalReducer):
         self.rollups = RollupBuilder()
         self.gpu_history = GpuHistory()
         self.task_endings = TaskEndings()
+        #: Replaced by the fold whose times are stored.
+        self.family_times = FamilyTimes()
         self._at = 0.0
         self.wall_offset = 0.0
         #: Wall clock at the oldest entry.
@@ -171,6 +174,7 @@ class FrameFold(JournalReducer):
             "resources": self.capacity.cluster_resources(),
             "wanted": wanted_rows(self.open_actions, self._at),
             "failing": self.task_endings.rows(self._at, self.wall_offset),
+            "slow": self.family_times.rows(self._at),
             "restores": self.residents.restores_since(self._at - WINDOW_SECONDS),
             "quarantined": self.capacity.quarantined(),
             "waiting": [waiting_row(action, self._at, self.wall_offset) for action in oldest],
@@ -312,6 +316,8 @@ class FrameFold(JournalReducer):
             self._release(action)
             self.open_actions.finish(action)
             self.project_activity.finish(action.project, decision, self._at, action.exit_code)
+            if action.family is not None:
+                self.family_times.finish(decision, action.family, self._at)
             if fleet := action.fleet:
                 self._totals.count_generation(fleet, decision.outcome, action.usage)
         exit_code = action.exit_code if action else None

@@ -44,6 +44,8 @@ class OpenAction(msgspec.Struct):
     group: ActionGroup
     kind: Kind | None = None
     trajectory: str | None = None
+    #: None: its submission is not known.
+    family: str | None = None
     cost: Cost = {}
     state: ActionState = ActionState.QUEUED
     attempt: int = 0
@@ -215,6 +217,7 @@ class OpenActions:
         added = self._make(action.id, action.project, action.task, pool, submitted_at)
         added.kind = action.kind
         added.trajectory = action.trajectory
+        added.family = action.family or ""
         added.cost = action.cost
         added.group.submitted += 1
         added.group.queue(added)

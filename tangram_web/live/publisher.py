@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from time import time
+from time import monotonic, time
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import redis
+from django.conf import settings
 
 from domain.codec import JournalEntry
 from domain.redis_keys import Keys
+from tangram_web.live.family_times import FamilyTimes, FamilyTimesStore
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.gpu_history import GpuHistory, GpuHistoryStore
 from tangram_web.live.project_frames import ProjectFrames
@@ -28,6 +30,8 @@ from tangram_web.metrics.totals import Totals
 
 #: A topic without a change is sent this often, as a sign of life.
 HEARTBEAT_SECONDS: Final = 2.0
+#: Durations of families are stored this often; the journal has what came since.
+FAMILIES_SECONDS: Final = 60.0
 
 
 class GroupSender(Protocol):
@@ -46,6 +50,10 @@ class LiveFeed:
         self._rollup_store = RollupStore(client, keys)
         self._gpu_store = GpuHistoryStore(client, keys)
         self._fold = FrameFold(totals)
+        self._family_store = FamilyTimesStore(client, keys)
+        self._families_saved_at = monotonic()
+        window = settings.TANGRAM_PROBLEMS.slow_window_seconds
+        self._fold.family_times = FamilyTimes(window, self._family_store.load())
         self._fold.rollups = RollupBuilder(self._rollup_store.newest())
         self._fold.project_activity.rollups = ProjectRollups(self._rollup_store.projects())
         _, newest = self._gpu_store.span() or (-1, -1)
@@ -66,11 +74,14 @@ class LiveFeed:
         return self._fold.frames(at) | self._projects.frames(at)
 
     def save_history(self) -> None:
-        """Store complete rollups and GPU snapshots, if any. Raises redis.RedisError."""
+        """Store complete rollups, GPU snapshots and durations of families, if any. Raises redis.RedisError."""
         if self._fold.rollups.due:
             self._rollup_store.save(self._fold.rollups.take_complete())
             self._rollup_store.save_projects(self._fold.project_activity.rollups.take_pending())
             self._gpu_store.save(self._fold.gpu_history.take())
+        if monotonic() - self._families_saved_at >= FAMILIES_SECONDS:
+            self._families_saved_at = monotonic()
+            self._family_store.save(self._fold.family_times.state())
 
 
 class FramePublisher:

@@ -29,6 +29,7 @@ CHECKS: Final[dict[ProblemKind, Check]] = {
     kinds.SERVICE_THRASHING: work_conditions.service_thrashing,
     kinds.SERVICE_QUARANTINED: work_conditions.service_quarantined,
     kinds.TASK_FAILING: work_conditions.task_failing,
+    kinds.FAMILY_SLOW: work_conditions.family_slow,
     kinds.DISK_SHORT: part_conditions.disk_short,
     kinds.REDIS_MEMORY: part_conditions.redis_memory,
     kinds.BLOCKER: work_conditions.blocker,

@@ -10,7 +10,7 @@ import msgspec
 
 from tangram_web.problems.judge import ProblemState, SystemProblem
 from tangram_web.problems.kinds import KINDS
-from tangram_web.problems.wording import counted
+from tangram_web.problems.wording import counted, duration
 
 #: Problems that a sentence names.
 NAMED: Final = 3
@@ -102,17 +102,6 @@ def _waits(waiting: int, oldest_seconds: float | None) -> str:
     verb = "waits" if waiting == 1 else "wait"
     longest = "" if oldest_seconds is None else f", none longer than {duration(oldest_seconds)}"
     return f"{counted(waiting, 'action')} {verb}{longest}."
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words, as pages show it: ``3.1 s``, ``12 min 16 s``."""
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def _banner(critical: Sequence[SystemProblem]) -> str:

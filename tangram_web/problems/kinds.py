@@ -153,6 +153,19 @@ TASK_FAILING: Final = ProblemKind(
     cleared="The share is below the lower threshold, too few actions end, or a rollout has a reward.",
     to_do="Open the failures: the output says why. Pause the task while its cause is sought, so that it uses nothing up.",
 )  # fmt: skip
+FAMILY_SLOW: Final = ProblemKind(
+    key="family_slow", name="Command family slow", severity=_WARNING, raise_seconds=30, clear_seconds=60,
+    thresholds=(
+        "slow_factor", "slow_clear_factor", "slow_seconds", "slow_actions", "slow_window_seconds",
+        "slow_earlier_actions", "slow_earlier_seconds",
+    ),
+    means="Commands of one family of a task run much longer than they did before. A family is declared; commands of a task without one are together.",
+    raised="The median execution within the window is at least the factor times the earlier median, and longer by at least so many seconds; within the "
+    "window and before it at least the least numbers of commands ended, and the earlier ones began long enough ago. Waiting does not count.",
+    cleared="The median is below the lower factor, or too few commands end. A family that stays slow for hours becomes usual: earlier durations "
+    "lose half of their weight every six hours.",
+    to_do="Open the slow actions, and compare their nodes, units and output with earlier ones. Drain a node that is slow, or pause the task.",
+)  # fmt: skip
 DISK_SHORT: Final = ProblemKind(
     key="disk_short", name="Disk short", severity=_CRITICAL, raise_seconds=5,
     means="A disk of a node is nearly full: the node refuses new work, and ends the environment that grew most when it is full.",
@@ -193,7 +206,7 @@ WEBHOOK_FAILING: Final = ProblemKind(
 
 KINDS: Final = (
     NODE_LOST, NODE_LATE, PART_DEAD, PART_LATE, WEB_DEAD, WEB_LATE, POOL_PAUSED, QUOTA_EXHAUSTED,
-    CIRCUIT_OPEN, SERVICE_THRASHING, SERVICE_QUARANTINED, TASK_FAILING, DISK_SHORT, REDIS_MEMORY, BLOCKER,
+    CIRCUIT_OPEN, SERVICE_THRASHING, SERVICE_QUARANTINED, TASK_FAILING, FAMILY_SLOW, DISK_SHORT, REDIS_MEMORY, BLOCKER,
     DEAD_LETTERS, WEBHOOK_FAILING,
 )  # fmt: skip
 KIND_OF: Final = {kind.key: kind for kind in KINDS}

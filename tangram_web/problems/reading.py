@@ -20,7 +20,6 @@ from tangram_web.problems.facts import Condition
 from tangram_web.problems.health import (
     UNKNOWN_SECONDS,
     SystemHealth,
-    duration,
     health_of,
     last_cleared,
     unknown_health,
@@ -28,6 +27,7 @@ from tangram_web.problems.health import (
 from tangram_web.problems.judge import ProblemState, SystemProblem, listed
 from tangram_web.problems.kinds import DOCUMENT, KIND_OF
 from tangram_web.problems.stored import ProblemStore, StoredProblems
+from tangram_web.problems.wording import duration
 
 
 class ProblemRow(msgspec.Struct, kw_only=True):

@@ -42,6 +42,16 @@ class ProblemThresholds:
     #: Least actions, or rollouts without a reward, of a task in ten minutes.
     failing_actions: float = 20.0
     unrewarded_rollouts: float = 5.0
+    #: Commands of a family run this many times as long as before, and where they are usual again.
+    slow_factor: float = 3.0
+    slow_clear_factor: float = 1.5
+    #: They run longer by at least so much; least commands within the window, and the window.
+    slow_seconds: float = 1.0
+    slow_actions: float = 20.0
+    slow_window_seconds: float = 600.0
+    #: Least commands before the window, and least time between the first of them and the window.
+    slow_earlier_actions: float = 50.0
+    slow_earlier_seconds: float = 600.0
     #: Used part of the memory that Redis may take, and where it has room again.
     redis_memory_share: float = 0.85
     redis_memory_clear_share: float = 0.75

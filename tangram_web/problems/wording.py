@@ -26,6 +26,25 @@ def counted(count: float, word: str) -> str:
     return f"{count:,.0f} {word}" + ("" if count == 1 else "s")
 
 
+def duration(seconds: float) -> str:
+    """Return a time in words, as pages show it: ``3.1 s``, ``12 min 16 s``."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def span(seconds: float) -> str:
+    """Return a round length of time: ``10 min``, ``1 h``."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
+
+
 def hold(
     kind: ProblemKind, subject: str, title: str, brief: str, detail: str, **rest: Any
 ) -> Condition:

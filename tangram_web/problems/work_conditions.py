@@ -6,6 +6,7 @@ the lower threshold. Names of tasks are in conditions of their project only.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,7 +18,15 @@ from tangram_web.problems import kinds
 from tangram_web.problems.facts import BlockerFact, Condition, Found, QueueFact, SystemFacts
 from tangram_web.problems.kinds import ProblemKind, Severity
 from tangram_web.problems.thresholds import ProblemThresholds
-from tangram_web.problems.wording import clock, counted, hold, limit_of, verb_address
+from tangram_web.problems.wording import (
+    clock,
+    counted,
+    duration,
+    hold,
+    limit_of,
+    span,
+    verb_address,
+)
 
 
 def pool_paused(facts: SystemFacts, _: ProblemThresholds, __: Collection[str]) -> Found:
@@ -80,10 +89,7 @@ def period_of(quota: dict[str, Any]) -> str:
     seconds = quota.get("window_seconds")
     if not seconds:
         return f"today ({quota.get('zone') or 'UTC'})"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"in {seconds / size:g} {unit}"
-    return f"in {seconds:g} s"
+    return f"in {span(seconds)}"
 
 
 def _exhausted(facts: SystemFacts, resource: str, quota: dict[str, Any], waiting: int) -> Condition:
@@ -245,6 +251,63 @@ def _failing_task(subject: str, row: dict[str, Any], *, fails: bool, unrewarded:
         verb_link=verb_address("task", "pause", subject),
         evidence="See failures",
         evidence_link=failures,
+    )
+
+
+def family_slow(facts: SystemFacts, limits: ProblemThresholds, raised: Collection[str]) -> Found:
+    """Return the families whose commands run much longer than before."""
+    if facts.overview is None:
+        return None
+    return [
+        _slow_family(row, limits.slow_window_seconds)
+        for row in facts.overview.get("slow", ())
+        if _is_slow(row, limits, raised)
+    ]
+
+
+def _subject_of(row: dict[str, Any]) -> str:
+    parts = (row["project"], row["task"], row["family"])
+    return "/".join(part for part in parts if part)
+
+
+def _is_slow(row: dict[str, Any], limits: ProblemThresholds, raised: Collection[str]) -> bool:
+    median, before = row["median_seconds"], row["earlier_median_seconds"]
+    factor = limit_of(
+        kinds.FAMILY_SLOW, _subject_of(row), raised, limits.slow_factor, limits.slow_clear_factor
+    )
+    return bool(
+        row["actions"] >= limits.slow_actions
+        and row["earlier_actions"] >= limits.slow_earlier_actions
+        and row["earlier_seconds"] >= limits.slow_earlier_seconds
+        and median >= factor * before
+        and median - before >= limits.slow_seconds
+    )
+
+
+def _slow_family(row: dict[str, Any], window_seconds: float) -> Condition:
+    task, project, family = row["task"], row["project"], row["family"]
+    median, before = row["median_seconds"], row["earlier_median_seconds"]
+    terms = {"task": task, "project": project, "kind": "exec", "family": family or "none"}
+    slow = explorer_link("actions", **terms, execution=f">{before * 1500:.0f}ms", since="1h")
+    minutes = f"{max(1, math.ceil(window_seconds / 60))}m"
+    what = f"Commands of family {family}" if family else "Commands without a family"
+    return hold(
+        kinds.FAMILY_SLOW,
+        _subject_of(row),
+        f"{what} run {median / before:.1f} times as long",
+        f"{family or 'commands'} of task {task} slow",
+        f"Task {task}: the median of {span(window_seconds)} is {duration(median)}; it was {duration(before)} before.",
+        project=project,
+        affected=row["actions"],
+        affected_word="action" if row["actions"] == 1 else "actions",
+        affected_note=f"in {span(window_seconds)}",
+        affected_link=explorer_link("actions", **terms, state="finished", since=minutes),
+        owner=f"project {project}",
+        owner_note=f"task {task}",
+        verb="Pause task…",
+        verb_link=verb_address("task", "pause", f"{project}/{task}"),
+        evidence="See slow actions",
+        evidence_link=f"{slow}&sort=-execution",
     )
 
 

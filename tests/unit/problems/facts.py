@@ -28,6 +28,10 @@ FAILING: dict[str, Any] = {
     "project": "lab", "task": "verify", "finished": 100, "failed": 80,
     "endings": {"exit code 137": 80}, "rollouts": 0, "unrewarded": 0, "rewarded_at": None,
 }  # fmt: skip
+SLOW: dict[str, Any] = {
+    "project": "lab", "task": "verify", "family": "test", "actions": 40, "median_seconds": 12.0,
+    "earlier_actions": 900, "earlier_median_seconds": 3.0, "earlier_seconds": 7200.0,
+}  # fmt: skip
 
 
 def calm(**changes: Any) -> SystemFacts:
@@ -66,6 +70,7 @@ def overview(**changes: Any) -> dict[str, Any]:
             }
         ],
         "failing": [],
+        "slow": [],
         "restores": {},
         "quarantined": [],
     } | changes
@@ -114,6 +119,7 @@ WRONG: dict[str, SystemFacts] = {
     "service_thrashing": calm(overview=overview(restores={"judge": 9})),
     "service_quarantined": calm(overview=overview(quarantined=["judge"])),
     "task_failing": calm(overview=overview(failing=[FAILING])),
+    "family_slow": calm(overview=overview(slow=[SLOW])),
     "disk_short": calm(nodes=[NODE | {"hindrance": "its disk has 1 GiB left"}]),
     "redis_memory": calm(redis_memory=(90, 100)),
     "blocker": calm(

@@ -18,6 +18,7 @@ from tests.unit.problems.facts import (
     NOW,
     POOL,
     QUOTA,
+    SLOW,
     WRONG,
     calm,
     lost,
@@ -100,6 +101,13 @@ def test_a_lost_node_counts_what_it_holds_up(
             failing=[FAILING | {"finished": 19, "failed": 19}]))),
         ("a task without rewards never had one", calm(overview=overview(
             failing=[FAILING | {"failed": 0, "rollouts": 9, "unrewarded": 9}]))),
+        ("a family is young", calm(overview=overview(slow=[SLOW | {"earlier_seconds": 60.0}]))),
+        ("few commands of a family ended before", calm(overview=overview(
+            slow=[SLOW | {"earlier_actions": 9}]))),
+        ("few commands of a family ended lately", calm(overview=overview(
+            slow=[SLOW | {"actions": 9}]))),
+        ("a family is slower by milliseconds", calm(overview=overview(
+            slow=[SLOW | {"median_seconds": 0.4, "earlier_median_seconds": 0.04}]))),
         ("an action blocks few others", calm(queues=[queue(waiting=2)])),
         ("a queue is young", calm(queues=[queue(waited_seconds=5.0)])),
         ("a rollout worker was removed hours ago", calm(
@@ -118,10 +126,12 @@ def test_what_holds_nothing_up_is_no_problem(kind: str, facts: SystemFacts) -> N
         ("task_failing:lab/verify", calm(overview=overview(failing=[FAILING | {"failed": 40}]))),
         ("part_late:projector", calm(lags={"projector": 20.0})),
         ("web_late:h1:1", calm(web={"web-1": web(delay_seconds=0.7)})),
+        ("family_slow:lab/verify/test", calm(overview=overview(
+            slow=[SLOW | {"median_seconds": 6.0}]))),
         ("service_thrashing:judge", calm(overview=overview(restores={"judge": 4}))),
         ("redis_memory:redis", calm(redis_memory=(80, 100))),
     ],
-)
+)  # fmt: skip
 def test_between_its_thresholds_a_problem_stays_as_it_is(problem: str, facts: SystemFacts) -> None:
     assert found(facts) == []
     assert only(facts, problem).id == problem
@@ -194,6 +204,20 @@ def test_texts_have_the_numbers_and_the_instant() -> None:
     assert quota.affected_link == "/actions/?q=state%3Aqueued%20waits%3Aapi%3Aserper"
     assert failing.detail == "80 of 100 actions in 10 min: 80 × exit code 137."
     assert failing.verb_link == "/act/task/pause/?target=lab%2Fverify"
+
+
+def test_a_slow_family_says_how_long_its_commands_take_and_took() -> None:
+    slow = only(WRONG["family_slow"])
+    without = only(calm(overview=overview(slow=[SLOW | {"family": ""}])))
+
+    assert slow.title == "Commands of family test run 4.0 times as long"
+    assert slow.detail == "Task verify: the median of 10 min is 12 s; it was 3.0 s before."
+    assert (slow.affected, slow.affected_word, slow.affected_note) == (40, "actions", "in 10 min")
+    assert slow.evidence_link.endswith(
+        "family%3Atest%20execution%3A%3E4500ms%20since%3A1h&sort=-execution"
+    )
+    assert (without.subject, without.brief) == ("lab/verify", "commands of task verify slow")
+    assert "family%3Anone" in without.evidence_link
 
 
 def test_the_pool_of_a_project_is_a_problem_of_that_project_alone() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram_web.problems.facts import Condition
-from tangram_web.problems.health import HealthState, duration, health_of, unknown_health
+from tangram_web.problems.health import HealthState, health_of, unknown_health
 from tangram_web.problems.judge import (
     LISTED_SECONDS,
     NEW_SECONDS,
@@ -24,6 +24,7 @@ from tangram_web.problems.judge import (
 )
 from tangram_web.problems.kinds import KIND_OF, TASK_FAILING
 from tangram_web.problems.thresholds import ProblemThresholds
+from tangram_web.problems.wording import duration
 from tests.unit.problems.facts import NOW, WRONG, calm
 
 PAUSED = Condition(
