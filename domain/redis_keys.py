@@ -75,6 +75,11 @@ class Keys:
         return f"{self.prefix}:problem-judge"
 
     @property
+    def resource_trends(self) -> str:
+        """Held and wanted parts of resources over hours (`tangram_web.problems.trends`)."""
+        return f"{self.prefix}:resource-trends"
+
+    @property
     def acknowledgements(self) -> str:
         """Hash: problem → what an operator said to it."""
         return f"{self.prefix}:acknowledgements"

@@ -206,6 +206,7 @@ DATA: Final = [
     ConsolePage(name="dashboard:enter", path="enter/", access=Access.PUBLIC, view=enter),
     ConsolePage(name="operations:find", path="find.json", access=Access.SIGHT, view=finder.find,
          query="q=swe"),
+    ConsolePage(name="problems:trends", path="resources.json", access=Access.SIGHT, view=problems.trends),
     ConsolePage(name="dashboard:history", path="history.json", access=Access.SIGHT, view=history),
     ConsolePage(name="dashboard:export", path="export/<str:name>.<str:form>", access=Access.SIGHT,
          view=export),

@@ -1,5 +1,5 @@
 /**
- * The strip of resources: one row for each, with what is held, free, lost and wanted, and its last half hour.
+ * The strip of resources: one row for each, with what is held, free, lost and wanted, and its trend.
  * @module
  */
 
@@ -14,12 +14,25 @@ import * as format from "./format.js";
  *             trend: [number, number][] }} Resource
  */
 
+/** A point of a trend, held and wanted as shares of the capacity; null: nothing was measured. @typedef {[number, number] | null} Point */
+
 const SPARK = { width: 120, height: 26, cap: 7 };
+
+/**
+ * The trends of a longer range by the id of their row (see tangram_web/problems/trends.py); null when they cannot be read.
+ * @param {number} seconds @returns {Promise<Record<string, Point[]> | null>}
+ */
+export async function loadTrends(seconds) {
+  const answer = await fetch(`/resources.json?trend=${seconds}`).catch(() => null);
+  return answer?.ok && !answer.redirected ? (await answer.json()).rows : null;
+}
 
 export class ResourceStrip {
   /** @type {Resource[]} */
   #rows = [];
   #order = "";
+  /** Trends of a chosen range; null: those of the last half hour, which rows have. @type {Record<string, Point[]> | null} */
+  #trends = null;
 
   /** @param {HTMLElement} place the section of the page */
   constructor(place) {
@@ -36,6 +49,12 @@ export class ResourceStrip {
     dirty(this);
   }
 
+  /** Show the trends of a chosen range from now on. @param {Record<string, Point[]>} trends */
+  showTrends(trends) {
+    this.#trends = trends;
+    dirty(this);
+  }
+
   paint() {
     const order = this.#rows.map(({ id }) => id).join(" ");
     if (order !== this.#order) {
@@ -44,7 +63,8 @@ export class ResourceStrip {
     }
     for (const row of this.#rows) {
       const line = [...this.body.children].find((each) => /** @type {HTMLElement} */ (each).dataset.id === row.id);
-      if (line) fill(/** @type {HTMLElement} */ (line), row);
+      const trend = this.#trends ? (this.#trends[row.id] ?? []) : row.trend;
+      if (line) fill(/** @type {HTMLElement} */ (line), row, trend);
     }
     const calm = this.#rows.filter((row) => isCalm(row)).length;
     this.more.hidden = !calm || this.place.classList.contains("all");
@@ -83,8 +103,8 @@ function headingOf(group) {
   return line;
 }
 
-/** @param {HTMLElement} line @param {Resource} row */
-function fill(line, row) {
+/** @param {HTMLElement} line @param {Resource} row @param {Point[]} trend */
+function fill(line, row, trend) {
   set(line, "state", row.state);
   line.classList.toggle("calm", isCalm(row));
   lead(line.querySelector(".name"), row.link, row.name);
@@ -100,7 +120,7 @@ function fill(line, row) {
   lead(line.querySelector(".waits a"), row.waiting_link, `${format.count(row.waiting)}${words}`);
   write(line.querySelector(".longest"), row.longest_seconds == null ? "–" : format.duration(row.longest_seconds));
   bars(line, row);
-  spark(line, row.trend);
+  spark(line, trend);
 }
 
 /** The upper bar is held, free and lost; the lower one what is wanted beyond. @param {HTMLElement} line @param {Resource} row */
@@ -125,22 +145,45 @@ function part(line, name, x, width) {
   if (rect?.getAttribute("width") !== wide) rect?.setAttribute("width", wide);
 }
 
-/** @param {HTMLElement} line @param {[number, number][]} trend */
+/** @param {HTMLElement} line @param {Point[]} trend */
 function spark(line, trend) {
   const { width, height, cap } = SPARK;
-  const high = Math.max(1, ...trend.map(([, wanted]) => Math.min(wanted, 2)));
-  const y = (/** @type {number} */ share) => height - (height - cap) * (Math.min(share, 2) / high);
-  const x = (/** @type {number} */ at) => width - trend.length + 1 + at;
-  const held = trend.map(([share], at) => `${x(at)},${y(share).toFixed(1)}`);
-  const wanted = trend.map(([, share], at) => `${x(at)},${y(share).toFixed(1)}`);
-  const area = held.length ? `M${x(0)} ${height}L${held.join(" ")} ${width} ${height}z` : "";
-  const most = `M${x(0)} ${y(1).toFixed(1)}H${width}`;
-  const path = line.querySelector(".area");
-  if (path?.getAttribute("d") === area) return;
-  path?.setAttribute("d", area);
-  line.querySelector(".cap")?.setAttribute("d", most);
-  const wants = trend.some(([share, all]) => all > share);
-  line.querySelector(".line")?.setAttribute("points", wants ? wanted.join(" ") : "");
+  const high = Math.max(1, ...trend.map((point) => Math.min(point?.[1] ?? 0, 2)));
+  const y = (/** @type {number} */ share) => (height - (height - cap) * (Math.min(share, 2) / high)).toFixed(1);
+  const runs = runsOf(trend, width - trend.length + 1);
+  const area = runs.map((run) => {
+    const held = run.map(([x, share]) => `${x},${y(share)}`);
+    return `M${run[0][0]} ${height}L${held.join(" ")} ${run[run.length - 1][0]} ${height}z`;
+  });
+  const wants = trend.some((point) => point && point[1] > point[0]);
+  const wanted = runs.map((run) => `M${run.map(([x, , share]) => `${x},${y(share)}`).join("L")}`);
+  draw(line, ".area", area.join(""));
+  draw(line, ".cap", `M${width - trend.length + 1} ${y(1)}H${width}`);
+  draw(line, ".line", wants ? wanted.join("") : "");
+}
+
+/**
+ * Points in a row as [x, held, wanted], without those where nothing was measured.
+ * @param {Point[]} trend @param {number} first @returns {[number, number, number][][]}
+ */
+function runsOf(trend, first) {
+  /** @type {[number, number, number][][]} */
+  const runs = [];
+  let open = false;
+  trend.forEach((point, at) => {
+    if (point) {
+      if (!open) runs.push([]);
+      runs[runs.length - 1].push([first + at, ...point]);
+    }
+    open = point !== null;
+  });
+  return runs;
+}
+
+/** @param {HTMLElement} line @param {string} name @param {string} path */
+function draw(line, name, path) {
+  const drawn = line.querySelector(name);
+  if (drawn?.getAttribute("d") !== path) drawn?.setAttribute("d", path);
 }
 
 /** @param {Element | null} element @param {string} text */

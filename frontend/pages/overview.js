@@ -11,7 +11,7 @@ import * as format from "../lib/format.js";
 import { chosen, loadRange } from "../lib/history_range.js";
 import { Points, SPAN_SECONDS } from "../lib/points.js";
 import { showBanner } from "../lib/problem_banner.js";
-import { ResourceStrip } from "../lib/resource_strip.js";
+import { loadTrends, ResourceStrip } from "../lib/resource_strip.js";
 import { showSituation } from "../lib/situation.js";
 
 /** @typedef {import("../lib/live.js").Frame} Frame */
@@ -42,6 +42,8 @@ const CHARTS = ["throughput", "percentiles", "phases"];
 /** Points of the past appear when 15 seconds are complete. */
 const PAST_MS = 15_000;
 const strip = new ResourceStrip(get("resources"));
+/** Range of the trends in seconds, as in `?trend=10800`; 0: the last half hour, which frames have. */
+const trend = Number(new URLSearchParams(location.search).get("trend")) || 0;
 let summaryAt = -Infinity;
 
 const rate = { show: format.amount };
@@ -240,6 +242,18 @@ live.follow("problems", (/** @type {any} */ frame) => {
   for (const id of CHARTS) get(id).incidents = frame.rows.map(incidentOf);
 });
 live.follow("resources", (/** @type {any} */ frame) => strip.show(frame.rows));
+
+async function showTrends() {
+  const found = await loadTrends(trend);
+  if (found) strip.showTrends(found);
+}
+
+if (trend && !live.project) {
+  showTrends();
+  setInterval(() => {
+    if (!document.hidden && !live.paused) showTrends();
+  }, PAST_MS);
+}
 
 showPast();
 if (!past.to) {

@@ -1,4 +1,4 @@
-"""Pages of problems: their kinds, and the acknowledgement of one."""
+"""Pages of problems: their kinds, the acknowledgement of one, and the trends of resources."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 
 from domain.errors import Unavailable
 from tangram_web.accounts.access import require, role_everywhere
 from tangram_web.accounts.models import Role
 from tangram_web.audit.services import record
+from tangram_web.dashboard.file_responses import json_response
 from tangram_web.lib import bus
 from tangram_web.live.access import Sight, sight_of
 from tangram_web.problems.judge import Acknowledgement, ProblemState
@@ -24,6 +25,7 @@ from tangram_web.problems.kinds import KINDS
 from tangram_web.problems.reading import ProblemRow, problems_for
 from tangram_web.problems.stored import ProblemStore
 from tangram_web.problems.thresholds import PREFIX
+from tangram_web.problems.trends import TREND_POINTS, TREND_RANGES, TrendStore
 
 MOST_NOTE: Final = 300
 
@@ -51,6 +53,39 @@ def kinds(request: HttpRequest, sight: Sight) -> dict[str, Any]:
             for kind in KINDS
         ]
     }
+
+
+def trends(request: HttpRequest, sight: Sight) -> HttpResponse:
+    """Answer with the trend of each resource over a longer range, ``?trend=SECONDS``; null where none was measured.
+
+    Trends are of all projects: readers of some projects get none.
+    """
+    steps = {str(seconds): seconds / TREND_POINTS for seconds, _ in TREND_RANGES[1:]}
+    step = steps.get(request.GET.get("trend", next(iter(steps))))
+    if step is None:
+        return json_response({"detail": f"trend is one of {', '.join(steps)}"}, 400)
+    if not sight.everything:
+        return json_response({"step_seconds": step, "rows": {}})
+    try:
+        stored = TrendStore(bus.impatient_client(), bus.keys()).load()
+    except redis.RedisError as error:
+        return json_response({"detail": f"redis does not answer: {error}"}, 503)
+    found = next((each.rows(time()) for each in stored if each.step_seconds == step), {})
+    return json_response({"step_seconds": step, "rows": found})
+
+
+def trend_links(query: QueryDict) -> list[dict[str, Any]]:
+    """Return the choices of the range of trends as links that keep the rest of the address."""
+    chosen, links = query.get("trend", ""), []
+    known = {str(seconds) for seconds, _ in TREND_RANGES[1:]}
+    for place, (seconds, name) in enumerate(TREND_RANGES):
+        given = query.copy()
+        given.pop("trend", None)
+        if place:
+            given["trend"] = str(seconds)
+        current = chosen == str(seconds) if chosen in known else not place
+        links.append({"name": name, "query": given.urlencode(), "current": current})
+    return links
 
 
 def acknowledge(request: HttpRequest) -> HttpResponse:

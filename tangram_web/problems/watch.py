@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from threading import Event
 from time import time
 from typing import Any, Final
@@ -32,43 +31,15 @@ from tangram_web.problems.facts import SystemFacts
 from tangram_web.problems.health import UNKNOWN_SECONDS
 from tangram_web.problems.judge import SystemProblem, judge
 from tangram_web.problems.reading import problems_body, seen_in
-from tangram_web.problems.resources import ResourceRow, mark, resource_rows
+from tangram_web.problems.resources import mark, resource_rows
 from tangram_web.problems.stored import ProblemStore, StoredProblems
+from tangram_web.problems.trends import Trends, TrendStore
 from tangram_web.problems.usual import UsualCompletion
 
 log = logging.getLogger(__name__)
 
 JUDGE_SECONDS: Final = 1.0
-#: Points of a trend, and the seconds between two of them: half an hour.
-TREND_POINTS: Final = 120
-TREND_SECONDS: Final = 15.0
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Trends:
-    """Held and wanted parts of each resource over the last half hour, as shares of its capacity."""
-
-    def __init__(self) -> None:
-        self._points: dict[str, deque[tuple[float, float]]] = {}
-        self._next = 0.0
-
-    def restore(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Continue the trends of rows that were published before a restart."""
-        for row in rows:
-            points = (tuple(point) for point in row.get("trend", ()))
-            self._points[row["id"]] = deque(points, maxlen=TREND_POINTS)
-
-    def add(self, rows: Iterable[ResourceRow], now: float) -> None:
-        """Add a point where one is due, and put the trends into the rows."""
-        due = now >= self._next
-        if due:
-            self._next = now + TREND_SECONDS
-        for row in rows:
-            points = self._points.setdefault(row.id, deque(maxlen=TREND_POINTS))
-            if due:
-                most = row.capacity + row.lost or max(1.0, row.wanted)
-                points.append((round(row.held / most, 3), round(row.wanted / most, 3)))
-            row.trend = list(points)
 
 
 class ProblemWatch:
@@ -83,6 +54,7 @@ class ProblemWatch:
         self._name = name or f"{socket.gethostname()}:{secrets.token_hex(4)}"
         self._store = ProblemStore(client, keys)
         self._collector = FactCollector(client, keys)
+        self._trend_store = TrendStore(client, keys)
         self._trends = Trends()
         self._usual = UsualCompletion(client, keys)
         #: None while another process judges.
@@ -112,7 +84,9 @@ class ProblemWatch:
         return True
 
     def close(self) -> None:
-        """Give the claim back."""
+        """Store the trends and give the claim back, if it has it."""
+        if self._stored is not None and self._store.claim(self._name):
+            self._trend_store.save(self._trends.long)
         self._store.release(self._name)
 
     def _begin(self, now: float) -> None:
@@ -124,6 +98,7 @@ class ProblemWatch:
             self._collector.web_since = now
         self._collector.roles = dict(roles)
         self._collector.web = dict(self._stored.web)
+        self._trends = Trends(self._trend_store.load())
         self._trends.restore(stored_snapshot(self._client, RESOURCES).get("rows", ()))
 
     def _withdraw(self, problems: list[SystemProblem], said: Mapping[str, object]) -> None:
@@ -156,8 +131,8 @@ class ProblemWatch:
             overview, facts.resources, self._collector.fleets, names, project=project
         )
         mark(rows, seen)
-        if not project:
-            self._trends.add(rows, facts.now)
+        if not project and self._trends.add(rows, facts.now):
+            self._trend_store.save(self._trends.long)
         body = problems_body(self._stored, seen, overview)
         suffix = f"@{project}" if project else ""
         packed = [msgspec.structs.asdict(row) for row in rows]

@@ -34,7 +34,7 @@ NONSENSE = (LONG, MARKUP, "\0", "%", "../../etc/passwd", "' OR 1=1 --", "\u202e\
             "2026-13-45T00:00:00Z", "0001-01-01T00:00:00+14:00")  # fmt: skip
 FIELDS = ("project", "username", "role", "name", "days", "scopes", "workload", "window", "policies",
           "batch", "seeds", "title", "pasted", "url", "events", "confirm", "session", "state",
-          "enabled", "rewards", "task", "trajectory", "outcome", "before", "action", "range", "to",
+          "enabled", "rewards", "task", "trajectory", "outcome", "before", "action", "range", "to", "trend",
           "at", "target", "kind", "policy", "resource", "pool", "actor", "since",
           "lane", "group", "instance", "handler", "worker", "llm", "turn",
           "q", "add", "sort", "after", "columns", "typed", "ids", "verb", "query", "order", "a", "b", "back")  # fmt: skip

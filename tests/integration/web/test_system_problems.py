@@ -339,3 +339,40 @@ def test_notify_me_of_problems_opens_the_form_with_their_events_chosen(
     }  # fmt: skip
     client.post("/webhooks/", made)
     assert Endpoint.objects.get().problems == ["node_lost"]
+
+
+def test_trends_of_longer_ranges_are_stored_and_read_by_all_who_see_every_project(
+    defaults: None, redis_bus: Any, journal: Journal
+) -> None:
+    now = time()
+    redis_bus.set(bus.keys().leader, "loop-1")
+    for turn in range(3):  # each a process of its own
+        at = now - 200 + turn * 100
+        publish(redis_bus, journal, at)
+        with FramePublisher(Layer(), redis_bus, bus.keys().prefix) as publisher:
+            watch = ProblemWatch(redis_bus, bus.keys(), publisher)
+            assert watch.turn(at)
+            watch.close()
+    client, member = staff(), member_of("lab")
+
+    found = client.get("/resources.json?trend=10800").json()
+    points = [each for each in found["rows"]["pool/default"] if each]
+    assert found["step_seconds"] == 90
+    assert points == [[0.25, 0.25]] * 2
+    assert client.get("/resources.json?trend=86400").status_code == 200
+    assert client.get("/resources.json?trend=1800").status_code == 400
+    assert member.get("/resources.json?trend=10800").json()["rows"] == {}
+
+
+def test_the_choice_of_the_trend_is_in_the_address_and_keeps_the_rest_of_it(
+    defaults: None, redis_bus: Any
+) -> None:
+    client = staff()
+    shown = client.get("/?range=3600&trend=10800").content.decode()
+    plain = client.get("/").content.decode()
+
+    assert '<a href="/?range=3600&amp;trend=10800#resources" aria-current="true">3 h</a>' in shown
+    assert '<a href="/?range=3600#resources">30 min</a>' in shown
+    assert '<a href="?range=86400&amp;trend=10800">24 h</a>' in shown
+    assert '<a href="/#resources" aria-current="true">30 min</a>' in plain
+    assert '<a href="/?trend=86400#resources">24 h</a>' in plain

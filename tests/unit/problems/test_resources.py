@@ -8,7 +8,7 @@ import msgspec
 
 from tangram_web.problems.judge import ProblemState, SystemProblem, ranked
 from tangram_web.problems.resources import ResourceRow, mark, resource_rows
-from tangram_web.problems.watch import TREND_POINTS, TREND_SECONDS, Trends
+from tangram_web.problems.trends import TREND_POINTS, TREND_SECONDS, LongTrend, Trends
 from tests.unit.problems.facts import NOW, POOL, QUOTA, WRONG, overview
 from tests.unit.problems.test_conditions import only
 
@@ -80,3 +80,40 @@ def test_a_trend_has_half_an_hour_and_goes_on_after_a_restart() -> None:
     later.restore([msgspec.to_builtins(row)])
     later.add([row], NOW)
     assert len(row.trend) == TREND_POINTS
+
+
+def long_trend(trends: Trends, step_seconds: float) -> LongTrend:
+    (found,) = [each for each in trends.long if each.step_seconds == step_seconds]
+    return found
+
+
+def test_longer_trends_have_means_and_gaps_where_nothing_was_measured() -> None:
+    trends = Trends()
+    row = ResourceRow(id="pool/coding", group="CPU", name="coding", capacity=16)
+    begin = NOW - NOW % 90
+    completed = []
+    for turn in range(18):  # three points of 90 s, and the beginning of a gap
+        row.held = 16.0 if turn % 2 else 0.0
+        row.wanted = row.held
+        completed.append(trends.add([row], begin + turn * TREND_SECONDS))
+    assert completed.count(True) == 2
+    row.held = 4.0
+    assert trends.add([row], begin + 450)
+
+    points = long_trend(trends, 90).rows(begin + 450)["pool/coding"]
+    assert len(points) == TREND_POINTS
+    assert points[-5:] == [(0.5, 0.5), (0.5, 0.5), (0.5, 0.5), None, None]
+    assert long_trend(trends, 720).rows(begin + 450) == {}
+
+
+def test_longer_trends_forget_what_is_older_than_their_range() -> None:
+    trends = Trends()
+    row = ResourceRow(id="pool/coding", group="CPU", name="coding", held=8, capacity=16)
+    trends.add([row], NOW)
+    row.id = "pool/eval"
+    for turn in range(1, 3 * TREND_POINTS):
+        trends.add([row], NOW + turn * 90)
+
+    kept = long_trend(trends, 90)
+    assert list(kept.rows(NOW + turn * 90)) == ["pool/eval"]
+    assert len(kept.points["pool/eval"]) <= TREND_POINTS + 1
