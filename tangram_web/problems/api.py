@@ -35,7 +35,9 @@ class ProblemSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
     cleared_at = serializers.DateTimeField(allow_null=True)
     actions = serializers.IntegerField(help_text="Actions that it holds up, or that fail.")
-    owner = serializers.CharField()
+    owner = serializers.CharField(
+        help_text="Submitter of the project's work where one is known, else the project, else platform."
+    )
     verb = serializers.CharField(help_text="Address of the page of the verb that helps.")
     evidence = serializers.CharField(help_text="Address of the page that shows the evidence.")
     help = serializers.CharField(help_text="Section of the documentation.")

@@ -17,6 +17,7 @@ import msgspec
 import redis
 from django.db import Error as DatabaseError
 from django.db.models import Count, Q
+from django.utils import timezone
 
 from contract.fleet_status import FleetStatus
 from domain.errors import Unavailable
@@ -34,6 +35,7 @@ from tangram_web.problems.facts import (
 )
 from tangram_web.problems.missed_actions import with_missed
 from tangram_web.problems.part_conditions import REMOVED_SECONDS
+from tangram_web.problems.submitters import submitters
 from tangram_web.records.models import ActionRecord
 from tangram_web.webhooks.models import DeliveryState, Endpoint
 
@@ -45,6 +47,7 @@ _STATUS_SECONDS: Final = 2.0
 _QUEUES_SECONDS: Final = 5.0
 _ROWS_SECONDS: Final = 5.0
 _MEMORY_SECONDS: Final = 5.0
+_SUBMITTERS_SECONDS: Final = 30.0
 #: Queues that are looked at, the longest ones.
 _QUEUES: Final = 50
 #: Role of web processes, and how many are remembered: those that showed life last.
@@ -99,6 +102,10 @@ class FactCollector:
         else:
             self.fleets = []
         facts.endpoints = self._kept.get("endpoints", _ROWS_SECONDS, failing_endpoints)
+        known = self._kept.get(
+            "submitters", _SUBMITTERS_SECONDS, lambda: submitters(timezone.now())
+        )
+        facts.submitters = known or {}
         return facts
 
     def _read_redis(self, facts: SystemFacts) -> None:

@@ -86,6 +86,12 @@ class SystemFacts(msgspec.Struct, kw_only=True):
     #: Bytes that Redis uses, and may use.
     redis_memory: tuple[int, int] | None = None
     endpoints: list[EndpointFact] | None = None
+    #: Project → its submitter, where one is known.
+    submitters: dict[str, str] = {}
+
+    def owner_in(self, project: str) -> str:
+        """Return the owner of a problem with work of a project: its submitter, else the project."""
+        return self.submitters.get(project, f"project {project}")
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

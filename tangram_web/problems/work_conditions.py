@@ -218,11 +218,14 @@ def task_failing(facts: SystemFacts, limits: ProblemThresholds, raised: Collecti
         rewards = row["rewarded_at"] is not None and row["unrewarded"] == row["rollouts"]
         unrewarded = rewards and row["unrewarded"] >= limits.unrewarded_rollouts
         if fails or unrewarded:
-            found.append(_failing_task(subject, row, fails=fails, unrewarded=unrewarded))
+            owner = facts.owner_in(row["project"])
+            found.append(_failing_task(subject, row, owner, fails=fails, unrewarded=unrewarded))
     return found
 
 
-def _failing_task(subject: str, row: dict[str, Any], *, fails: bool, unrewarded: bool) -> Condition:
+def _failing_task(
+    subject: str, row: dict[str, Any], owner: str, *, fails: bool, unrewarded: bool
+) -> Condition:
     task, project, parts = row["task"], row["project"], []
     if fails:
         kinds_of = ", ".join(f"{count:,} × {ending}" for ending, count in row["endings"].items())
@@ -245,7 +248,7 @@ def _failing_task(subject: str, row: dict[str, Any], *, fails: bool, unrewarded:
         affected_word="failed" if fails else "rollouts",
         affected_note="" if fails else "without a reward",
         affected_link=failures,
-        owner=f"project {project}",
+        owner=owner,
         owner_note=f"task {task}",
         verb="Pause task…",
         verb_link=verb_address("task", "pause", subject),
@@ -259,7 +262,7 @@ def family_slow(facts: SystemFacts, limits: ProblemThresholds, raised: Collectio
     if facts.overview is None:
         return None
     return [
-        _slow_family(row, limits.slow_window_seconds)
+        _slow_family(row, limits.slow_window_seconds, facts.owner_in(row["project"]))
         for row in facts.overview.get("slow", ())
         if _is_slow(row, limits, raised)
     ]
@@ -284,7 +287,7 @@ def _is_slow(row: dict[str, Any], limits: ProblemThresholds, raised: Collection[
     )
 
 
-def _slow_family(row: dict[str, Any], window_seconds: float) -> Condition:
+def _slow_family(row: dict[str, Any], window_seconds: float, owner: str) -> Condition:
     task, project, family = row["task"], row["project"], row["family"]
     median, before = row["median_seconds"], row["earlier_median_seconds"]
     terms = {"task": task, "project": project, "kind": "exec", "family": family or "none"}
@@ -302,7 +305,7 @@ def _slow_family(row: dict[str, Any], window_seconds: float) -> Condition:
         affected_word="action" if row["actions"] == 1 else "actions",
         affected_note=f"in {span(window_seconds)}",
         affected_link=explorer_link("actions", **terms, state="finished", since=minutes),
-        owner=f"project {project}",
+        owner=owner,
         owner_note=f"task {task}",
         verb="Pause task…",
         verb_link=verb_address("task", "pause", f"{project}/{task}"),
@@ -324,14 +327,14 @@ def blocker(facts: SystemFacts, limits: ProblemThresholds, _: Collection[str]) -
     known = facts.blockers.get(worst or "")
     if worst is None or known is None or held_up[worst] < limits.blocked_actions:
         return []
-    return [_blocked(facts.now, worst, known, held_up[worst], behind[worst])]
+    return [_blocked(facts, worst, known, held_up[worst], behind[worst])]
 
 
 def _blocked(
-    now: float, action: str, known: BlockerFact, count: int, behind: Iterable[QueueFact]
+    facts: SystemFacts, action: str, known: BlockerFact, count: int, behind: Iterable[QueueFact]
 ) -> Condition:
     longest = max(behind, key=lambda queue: queue.waited_seconds)
-    since = now - longest.waited_seconds
+    since = facts.now - longest.waited_seconds
     return hold(
         kinds.BLOCKER,
         action,
@@ -342,7 +345,7 @@ def _blocked(
         since=since,
         affected=count,
         affected_link=explorer_link("actions", state="queued", pool=longest.pool),
-        owner=f"project {known.project}",
+        owner=facts.owner_in(known.project),
         owner_note=f"pool {longest.pool}",
         verb="Cancel action…",
         verb_link=verb_address("action", "cancel", action),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from time import time
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
+from django.utils import timezone
 from msgspec import structs
 from rest_framework.test import APIClient
 
@@ -24,11 +26,12 @@ from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import FramePublisher
 from tangram_web.live.topic_store import save_snapshots
 from tangram_web.live.topics import TopicFrame
-from tangram_web.pools.models import Project
+from tangram_web.pools.models import Project, Token
 from tangram_web.problems.facts import Condition
 from tangram_web.problems.judge import ProblemState, SystemProblem
 from tangram_web.problems.reading import problem_lines
 from tangram_web.problems.stored import ProblemStore, StoredProblems
+from tangram_web.problems.submitters import submitters
 from tangram_web.problems.watch import ProblemWatch
 from tangram_web.webhooks.models import PURPOSE, Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
@@ -376,3 +379,29 @@ def test_the_choice_of_the_trend_is_in_the_address_and_keeps_the_rest_of_it(
     assert '<a href="?range=86400&amp;trend=10800">24 h</a>' in shown
     assert '<a href="/#resources" aria-current="true">30 min</a>' in plain
     assert '<a href="/?trend=86400#resources">24 h</a>' in plain
+
+
+def test_a_submitter_is_known_where_one_token_alone_of_a_project_was_used(defaults: None) -> None:
+    now = timezone.now()
+    Project.objects.create(name="lab", default_pool_id="default")
+    ada = get_user_model().objects.create_user("ada")
+
+    def token(
+        name: str, project: str | None, *scopes: Scope, user: Any = None, days: int = 0
+    ) -> Token:
+        made, _ = Token.objects.create(user, name=name, project_id=project, scopes=list(scopes))
+        Token.objects.filter(pk=made.pk).update(last_used_at=now - timedelta(days=days))
+        return made
+
+    token("ci", "default", Scope.SUBMIT, Scope.READ)
+    token("dashboards", "default", Scope.READ)
+    token("before", "default", Scope.SUBMIT, days=30)
+    token("notebook", "lab", Scope.SUBMIT, user=ada)
+    second = token("laptop", "lab", Scope.SUBMIT, user=ada)
+    token("operations", None, Scope.OPERATE)
+    assert submitters(now) == {"default": "token ci", "lab": "ada"}
+
+    Token.objects.filter(pk=second.pk).update(user=None)
+    assert submitters(now) == {"default": "token ci"}
+    token("trainer of all", None, Scope.SUBMIT)
+    assert submitters(now) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tangram_web.problems.collecting import remembered_web
@@ -218,6 +219,16 @@ def test_a_slow_family_says_how_long_its_commands_take_and_took() -> None:
     )
     assert (without.subject, without.brief) == ("lab/verify", "commands of task verify slow")
     assert "family%3Anone" in without.evidence_link
+
+
+@pytest.mark.parametrize("kind", ["task_failing", "family_slow", "blocker"])
+def test_the_owner_is_the_submitter_where_one_is_known_else_the_project(kind: str) -> None:
+    facts = WRONG[kind]
+    known = msgspec.structs.replace(facts, submitters={"lab": "ada", "other": "token ci"})
+
+    assert (only(facts).owner, only(known).owner) == ("project lab", "ada")
+    assert only(WRONG["node_lost"]).owner == "platform"
+    assert only(WRONG["webhook_failing"]).owner == "project lab"
 
 
 def test_the_pool_of_a_project_is_a_problem_of_that_project_alone() -> None:
