@@ -24,8 +24,9 @@ from domain.errors import Unavailable
 from domain.redis_keys import Keys
 from tangram_web.lib import scheduler_client
 from tangram_web.live.topic_store import stored_snapshot
-from tangram_web.live.topics import NODES, OVERVIEW
+from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW
 from tangram_web.metrics.reading import READERS, WORKER_SECONDS, SystemReading, read_system
+from tangram_web.problems.blocking import SHORT, holdings_of, with_causes
 from tangram_web.problems.facts import (
     BlockerFact,
     EndpointFact,
@@ -146,12 +147,19 @@ class FactCollector:
         most = int(info.get("maxmemory") or 0) or int(info.get("total_system_memory") or 0)
         return int(info["used_memory"]), most
 
+    def _queues(self, now: float) -> list[QueueFact] | None:
+        queues = self._kept.get("queues", _QUEUES_SECONDS, queue_facts)
+        if not any(each.code == SHORT for each in queues or ()):
+            return queues
+        holders = self._fresh(HOLDERS, now)
+        return with_causes(queues or (), holdings_of((holders or {}).get("nodes", ())), now)
+
     def _ask_scheduler(self, facts: SystemFacts) -> None:
         status = self._kept.get("status", _STATUS_SECONDS, scheduler_client.status)
         if status is None:
             return
         facts.resources = status.get("resources", {})
-        facts.queues = self._kept.get("queues", _QUEUES_SECONDS, queue_facts)
+        facts.queues = self._queues(facts.now)
         if facts.overview is not None:
             pools = status.get("pools", {})
             facts.overview = with_missed(facts.overview, pools, facts.queues or ())
@@ -191,6 +199,8 @@ def queue_facts() -> list[QueueFact]:
             code=each.why.code,
             subject=each.why.subject or "",
             blocked_by=each.why.blocked_by or "",
+            head=each.head,
+            resource=each.why.resource or "",
         )
         for each in scheduler_client.queues(limit=_QUEUES).items
     ]
@@ -198,10 +208,12 @@ def queue_facts() -> list[QueueFact]:
 
 def blocker_facts(actions: set[str]) -> dict[str, BlockerFact]:
     """Return what rows know of these actions."""
-    rows = ActionRecord.objects.filter(pk__in=actions).values_list("id", "project", "task", "node")
+    rows = ActionRecord.objects.filter(pk__in=actions)
     return {
-        key: BlockerFact(project=project, task=task, node=node or "")
-        for key, project, task, node in rows
+        key: BlockerFact(project=project, task=task, node=node or "", trajectory=trajectory or "")
+        for key, project, task, node, trajectory in rows.values_list(
+            "id", "project", "task", "node", "trajectory"
+        )
     }
 
 

@@ -23,7 +23,13 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True):
     #: Code of the reason, and the service, node or pool that it names.
     code: str = ""
     subject: str = ""
+    #: Its head, and the resource that this one is short of.
+    head: str = ""
+    resource: str = ""
+    #: Action that it waits for: one that waits before it, or one that holds units. Of the latter, what it holds and for how long.
     blocked_by: str = ""
+    held: str = ""
+    held_seconds: float | None = None
 
 
 class BlockerFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +38,7 @@ class BlockerFact(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     task: str
     node: str = ""
+    trajectory: str = ""
 
 
 class EndpointFact(msgspec.Struct, frozen=True, kw_only=True):

@@ -154,7 +154,7 @@ TASK_FAILING: Final = ProblemKind(
     to_do="Open the failures: the output says why. Pause the task while its cause is sought, so that it uses nothing up.",
 )  # fmt: skip
 FAMILY_SLOW: Final = ProblemKind(
-    key="family_slow", name="Command family slow", severity=_WARNING, raise_seconds=30, clear_seconds=60,
+    key="family_slow", name="Command family slow", severity=_WARNING, raise_seconds=30, clear_seconds=30,
     thresholds=(
         "slow_factor", "slow_clear_factor", "slow_seconds", "slow_actions", "slow_window_seconds",
         "slow_earlier_actions", "slow_earlier_seconds",
@@ -184,8 +184,9 @@ REDIS_MEMORY: Final = ProblemKind(
 BLOCKER: Final = ProblemKind(
     key="blocker", name="Longest blocker", severity=_WARNING, raise_seconds=0, clear_seconds=10,
     thresholds=("blocked_seconds", "blocked_actions"),
-    means="One action holds what many others wait for.",
-    raised="The heads of queues have waited for this action longer than the threshold, and at least this many actions wait behind it.",
+    means="One action holds what many others wait for, or waits before them for more than is free.",
+    raised="The heads of queues have waited for this action longer than the threshold, and at least this many actions wait behind it. Of numbered units "
+    "(cores, GPUs) it is the action that has held at least half of what is held on the node for as long.",
     cleared="It ends, or fewer actions wait behind it.",
     to_do="Open the action: if it hangs, cancel it; if it is right, give the pool more units.",
 )  # fmt: skip

@@ -320,7 +320,8 @@ def blocker(facts: SystemFacts, limits: ProblemThresholds, _: Collection[str]) -
         return None
     behind: dict[str, list[QueueFact]] = defaultdict(list)
     for queue in facts.queues:
-        if queue.blocked_by and queue.waited_seconds > limits.blocked_seconds:
+        held = queue.waited_seconds if queue.held_seconds is None else queue.held_seconds
+        if queue.blocked_by and min(queue.waited_seconds, held) > limits.blocked_seconds:
             behind[queue.blocked_by].append(queue)
     held_up = {action: sum(each.waiting for each in queues) for action, queues in behind.items()}
     worst = max(held_up, key=lambda action: (held_up[action], action), default=None)
@@ -335,12 +336,14 @@ def _blocked(
 ) -> Condition:
     longest = max(behind, key=lambda queue: queue.waited_seconds)
     since = facts.now - longest.waited_seconds
+    holder = f"Trajectory {known.trajectory}" if known.trajectory else "It"
+    holds = f"{holder} holds {longest.held}. " if longest.held else ""
     return hold(
         kinds.BLOCKER,
         action,
         f"Action …{action[-8:]} of task {known.task} holds up {counted(count, 'action')}",
         f"one action of pool {longest.pool} holds up others",
-        f"The first of them waits since {clock(since)} for units that it holds.",
+        f"{holds}The first action behind it waits since {clock(since)}.",
         project=known.project,
         since=since,
         affected=count,
