@@ -5,7 +5,7 @@ the execution alone: waiting is no property of a command.
 
 Rules
 1. Ends of the last ``window_seconds`` are counted in `BUCKETS` buckets. A bucket that leaves the window becomes earlier
-   history, whose counts halve every `HALF_LIFE_SECONDS`: a family that stays slow for long becomes usual.
+   history, whose counts halve every `HALF_LIFE_SECONDS`: a family that stays slow for as long as it was fast becomes usual.
 2. Memory is bounded by `MAX_FAMILIES` families, those that ended something last.
 3. The history is longer than the retained journal, so it is stored (`FamilyTimesStore`). A fold that starts again continues
    from `StoredFamilies.until` and leaves out what is counted.

@@ -162,8 +162,8 @@ FAMILY_SLOW: Final = ProblemKind(
     means="Commands of one family of a task run much longer than they did before. A family is declared; commands of a task without one are together.",
     raised="The median execution within the window is at least the factor times the earlier median, and longer by at least so many seconds; within the "
     "window and before it at least the least numbers of commands ended, and the earlier ones began long enough ago. Waiting does not count.",
-    cleared="The median is below the lower factor, or too few commands end. A family that stays slow for hours becomes usual: earlier durations "
-    "lose half of their weight every six hours.",
+    cleared="The median is below the lower factor, or too few commands end. A family that stays slow for as long as it was fast becomes usual; "
+    "earlier durations lose half of their weight every six hours.",
     to_do="Open the slow actions, and compare their nodes, units and output with earlier ones. Drain a node that is slow, or pause the task.",
 )  # fmt: skip
 DISK_SHORT: Final = ProblemKind(
