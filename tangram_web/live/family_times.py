@@ -7,7 +7,7 @@ Rules
 1. Ends of the last ``window_seconds`` are counted in `BUCKETS` buckets. A bucket that leaves the window becomes earlier
    history, whose counts halve every `HALF_LIFE_SECONDS`: a family that stays slow for as long as it was fast becomes usual.
 2. Memory is bounded by `MAX_FAMILIES` families, those that ended something last.
-3. The history is longer than the retained journal, so it is stored (`FamilyTimesStore`). A fold that starts again continues
+3. The history is longer than the retained journal, so it is stored (`CommandFamilyStore`). A fold that starts again continues
    from `StoredFamilies.until` and leaves out what is counted.
 """
 
@@ -47,7 +47,7 @@ class Bucket(msgspec.Struct, array_like=True):
     counts: dict[int, int] = {}
 
 
-class Family(msgspec.Struct, array_like=True):
+class CommandFamily(msgspec.Struct, array_like=True):
     """Durations of one family."""
 
     project: str
@@ -68,7 +68,7 @@ class StoredFamilies(msgspec.Struct):
     until: float = -math.inf
     halved_at: float = 0.0
     bucket_seconds: float = WINDOW_SECONDS / BUCKETS
-    families: list[Family] = []
+    families: list[CommandFamily] = []
 
 
 def bin_of_one(seconds: float) -> int:
@@ -88,7 +88,7 @@ def median_of(weights: Mapping[int, float]) -> float | None:
     return None
 
 
-class FamilyTimes:
+class CommandFamilies:
     """Durations by family."""
 
     def __init__(
@@ -136,11 +136,11 @@ class FamilyTimes:
             self._until, self._halved_at, self._bucket_seconds, list(self._families.values())
         )
 
-    def _family(self, project: str, task: str, name: str, at: float) -> Family:
+    def _family(self, project: str, task: str, name: str, at: float) -> CommandFamily:
         key = (project, task, name)
         family = self._families.get(key)
         if family is None:
-            family = self._families[key] = Family(project, task, name, at, [], {})
+            family = self._families[key] = CommandFamily(project, task, name, at, [], {})
             if len(self._families) > MAX_FAMILIES:
                 self._families.popitem(last=False)
         self._families.move_to_end(key)
@@ -160,7 +160,7 @@ class FamilyTimes:
                 family.earlier = {i: w for i, w in halves.items() if w >= LEAST_WEIGHT}
 
 
-def _move(family: Family, count: int) -> None:
+def _move(family: CommandFamily, count: int) -> None:
     """Make the first ``count`` buckets of a family earlier history."""
     for bucket in family.buckets[:count]:
         for index, ends in bucket.counts.items():
@@ -168,7 +168,7 @@ def _move(family: Family, count: int) -> None:
     del family.buckets[:count]
 
 
-def _row(family: Family, window_began: float) -> dict[str, Any] | None:
+def _row(family: CommandFamily, window_began: float) -> dict[str, Any] | None:
     lately: Counter[int] = Counter()
     for bucket in family.buckets:
         lately.update(bucket.counts)
@@ -197,7 +197,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StoredFamilies).decode
 
 
-class FamilyTimesStore:
+class CommandFamilyStore:
     """The durations in Redis. All methods raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:

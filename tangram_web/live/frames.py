@@ -55,7 +55,7 @@ from domain.journal_reducer import JournalReducer, on
 from domain.rollout_events import RolloutsSubmitted
 from tangram_web.lib.endings import exit_code_of
 from tangram_web.live.capacity import Capacity
-from tangram_web.live.family_times import FamilyTimes
+from tangram_web.live.family_times import CommandFamilies
 from tangram_web.live.gpu_history import GpuHistory
 from tangram_web.live.holders import Holders
 from tangram_web.live.losses import REQUEUED
@@ -104,7 +104,7 @@ class FrameFold(JournalReducer):
         self.gpu_history = GpuHistory()
         self.task_endings = TaskEndings()
         #: Replaced by the fold whose times are stored.
-        self.family_times = FamilyTimes()
+        self.family_times = CommandFamilies()
         self._at = 0.0
         self.wall_offset = 0.0
         #: Wall clock at the oldest entry.

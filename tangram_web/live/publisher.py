@@ -17,7 +17,7 @@ from django.conf import settings
 
 from domain.codec import JournalEntry
 from domain.redis_keys import Keys
-from tangram_web.live.family_times import FamilyTimes, FamilyTimesStore
+from tangram_web.live.family_times import CommandFamilies, CommandFamilyStore
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.gpu_history import GpuHistory, GpuHistoryStore
 from tangram_web.live.project_frames import ProjectFrames
@@ -50,10 +50,10 @@ class LiveFeed:
         self._rollup_store = RollupStore(client, keys)
         self._gpu_store = GpuHistoryStore(client, keys)
         self._fold = FrameFold(totals)
-        self._family_store = FamilyTimesStore(client, keys)
+        self._family_store = CommandFamilyStore(client, keys)
         self._families_saved_at = monotonic()
         window = settings.TANGRAM_PROBLEMS.slow_window_seconds
-        self._fold.family_times = FamilyTimes(window, self._family_store.load())
+        self._fold.family_times = CommandFamilies(window, self._family_store.load())
         self._fold.rollups = RollupBuilder(self._rollup_store.newest())
         self._fold.project_activity.rollups = ProjectRollups(self._rollup_store.projects())
         _, newest = self._gpu_store.span() or (-1, -1)

@@ -30,8 +30,9 @@ WORDS_FOUND = 0
 #: doors and pages, 145,000 before fleets and the placement of trajectories,
 #: 155,000 before the router of generations and the keeper and the page of fleets,
 #: 165,000 before the dispatcher of batches and the selector of parallelism,
-#: 180,000 before the console's problems, explorer, comparisons and effects of verbs.
-PRODUCT_LINES = 186_000
+#: 180,000 before the console's problems, explorer, comparisons and effects of verbs, 186,000 before signs of life of web
+#: processes, slow command families and longer trends.
+PRODUCT_LINES = 187_000
 
 Figure = Callable[[str, int], None]
 

@@ -12,7 +12,7 @@ from domain.codec import JournalEntry, encode
 from tangram_web import journal_consumers
 from tangram_web.lib import bus
 from tangram_web.live import publisher
-from tangram_web.live.family_times import FamilyTimesStore
+from tangram_web.live.family_times import CommandFamilyStore
 from tangram_web.live.publisher import FramePublisher, LiveFeed
 from tangram_web.metrics.totals import Totals
 from tests.unit.live.journal import Journal
@@ -69,7 +69,7 @@ def test_durations_of_families_are_stored_and_a_feed_that_starts_again_counts_no
         for entry in journal.entries:
             following.fold(entry, counted=False)
         following.save_history()
-        (family,) = FamilyTimesStore(redis_bus, bus.keys()).load().families
+        (family,) = CommandFamilyStore(redis_bus, bus.keys()).load().families
         return sum(sum(bucket.counts.values()) for bucket in family.buckets)
 
     def run(name: str) -> None:

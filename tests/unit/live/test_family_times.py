@@ -16,7 +16,7 @@ from tangram_web.live.family_times import (
     HALF_LIFE_SECONDS,
     MAX_FAMILIES,
     MAX_LISTED,
-    FamilyTimes,
+    CommandFamilies,
     StoredFamilies,
     bin_of_one,
     median_of,
@@ -35,9 +35,9 @@ def end(seconds: float, task: str = "t1", **changes: Any) -> Finish:
     return Finish(ActionId("a"), project="lab", task=task, **given | changes)
 
 
-def times(*ends: tuple[float, float], stored: StoredFamilies | None = None) -> FamilyTimes:
+def times(*ends: tuple[float, float], stored: StoredFamilies | None = None) -> CommandFamilies:
     """Commands that took so many seconds, at so many seconds after `AT`."""
-    made = FamilyTimes(WINDOW, stored)
+    made = CommandFamilies(WINDOW, stored)
     for at, seconds in ends:
         made.finish(end(seconds), "test", AT + at)
     return made
@@ -122,7 +122,7 @@ def test_a_fold_that_starts_again_continues_and_counts_nothing_twice() -> None:
 
 def test_with_another_window_what_is_stored_becomes_earlier_history() -> None:
     stored = times(*every(range(50), 1.0)).state()
-    wider = FamilyTimes(2 * WINDOW, stored)
+    wider = CommandFamilies(2 * WINDOW, stored)
     wider.finish(end(6.0), "test", AT + 60)
 
     (row,) = wider.rows(AT + 60)
@@ -130,7 +130,7 @@ def test_with_another_window_what_is_stored_becomes_earlier_history() -> None:
 
 
 def test_families_and_rows_are_bounded() -> None:
-    many = FamilyTimes(WINDOW)
+    many = CommandFamilies(WINDOW)
     for number in range(MAX_FAMILIES + 10):
         many.finish(end(1.0, task=f"t{number}"), "", AT)
     for number in range(MAX_FAMILIES - 100, MAX_FAMILIES):
