@@ -14,7 +14,10 @@ import * as format from "./format.js";
  *             trend: [number, number][] }} Resource
  */
 
-/** A point of a trend, held and wanted as shares of the capacity; null: nothing was measured. @typedef {[number, number] | null} Point */
+/**
+ * A point of a trend: held and wanted as shares of the capacity; null: nothing was measured.
+ * @typedef {[number, number] | null} Point
+ */
 
 const SPARK = { width: 120, height: 26, cap: 7 };
 
@@ -145,7 +148,10 @@ function part(line, name, x, width) {
   if (rect?.getAttribute("width") !== wide) rect?.setAttribute("width", wide);
 }
 
-/** @param {HTMLElement} line @param {Point[]} trend */
+/**
+ * Held as an area and wanted as a line below or above the dashes of the capacity; gaps where nothing was measured.
+ * @param {HTMLElement} line @param {Point[]} trend
+ */
 function spark(line, trend) {
   const { width, height, cap } = SPARK;
   const high = Math.max(1, ...trend.map((point) => Math.min(point?.[1] ?? 0, 2)));
