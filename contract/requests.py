@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from domain.action import EnvironmentSpec, ExecSpec, Kind, LeaseSpec
+from domain.bodies import StoredBody
 from domain.forks import MAX_FORKS, OnBusy
 from domain.resources import UnitRange
 from domain.rewards import RewardRule
@@ -46,6 +47,8 @@ class CallRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
     body: str | None = None
     #: Forward the response while it arrives, at ``GET /actions/{id}/stream``.
     stream: bool = False
+    #: Set by Tangram in place of a large ``body``; refused in requests.
+    stored_body: StoredBody | None = None
 
 
 class ActionRequest(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

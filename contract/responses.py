@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from domain.action import ActionState, Kind, Outcome, Timing
 from domain.advice import ExtraUnitsEffect, PolicyDecision, StartRange, UnblockHint
 from domain.allocation import Placement, UsedResources
+from domain.request_text import RequestDetails
 
 
 class WaitDetails(msgspec.Struct, omit_defaults=True):
@@ -109,6 +111,8 @@ class ActionResponse(msgspec.Struct, kw_only=True):
     granted_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
+    #: Its request; only of one action, with ``include=request``.
+    request: RequestDetails | UnsetType = UNSET
 
 
 class ProblemDetails(msgspec.Struct, omit_defaults=True):

@@ -123,7 +123,14 @@ ACTIONS = (
         operation="actions_retrieve",
         summary="State of an action, and why it waits",
         scope=Scope.READ,
-        parameters=(WAIT,),
+        parameters=(
+            WAIT,
+            Parameter(
+                "include",
+                "`request`: what it was asked to run, its files and its submitter, with secrets masked.",
+                {"type": "string", "enum": ["request"]},
+            ),
+        ),
         responses={200: ActionResponse},
         errors=(404, 422),
     ),

@@ -199,6 +199,8 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     metadata: dict[str, Any] = {}
     #: Facade that it was submitted through; empty: the native API.
     door: str = ""
+    #: Name of the token or account that submitted it; empty: not recorded.
+    by: str = ""
 
     @property
     def task_key(self) -> TaskKey:

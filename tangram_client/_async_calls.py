@@ -99,9 +99,8 @@ class AsyncCalls:
     async def run(self, action: AnyAction, *, patience_seconds: float | None = None) -> ActionView:
         """Submit an action and wait for its end.
 
-        Raises StillRunning when ``patience_seconds`` are over first: the action goes on. They are the
-        caller's and count from now, queueing included; the action's own limits are ``timeout_seconds``
-        (execution) and ``queue_timeout_seconds`` (waiting).
+        Raises StillRunning when ``patience_seconds`` are over first: the action goes on. They are the caller's and count from now,
+        queueing included; the action's own limits are ``timeout_seconds`` (execution) and ``queue_timeout_seconds`` (waiting).
         """
         patience = _core.Patience(patience_seconds, at=self._clock.now())
         wait = patience.next_wait(at=self._clock.now())
@@ -113,9 +112,11 @@ class AsyncCalls:
         wait = patience.next_wait(at=self._clock.now())
         return await self._finished(await self.get(action_id, wait_seconds=wait), patience)
 
-    async def get(self, action_id: str, *, wait_seconds: float | None = None) -> ActionView:
-        """Return how an action stands, after at most ``wait_seconds``."""
-        return await self.send(_calls.get_action(action_id, wait_seconds=wait_seconds))
+    async def get(
+        self, action_id: str, *, wait_seconds: float | None = None, include: str | None = None
+    ) -> ActionView:
+        """Return how an action stands, after at most ``wait_seconds``; ``include="request"``: with its request."""
+        return await self.send(_calls.get_action(action_id, wait_seconds, include))
 
     async def cancel(self, action_id: str, *, reason: str | None = None) -> ActionView:
         """End an action; a repeat changes nothing."""

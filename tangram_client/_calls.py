@@ -94,11 +94,14 @@ def submit_batch(items: Sequence[bytes], *, key: str | None = None) -> ApiCall[B
     return _post("/actions/batch", lambda response: Batch.of(response.json()), body, key=key)
 
 
-def get_action(action_id: str, *, wait_seconds: float | None = None) -> ApiCall[ActionView]:
+def get_action(
+    action_id: str, wait_seconds: float | None = None, include: str | None = None
+) -> ApiCall[ActionView]:
     """Ask how an action stands; with a wait, once it is finished or the wait is over."""
     wait = _wait(wait_seconds)
     path = f"{API}/actions/{_segment(action_id)}"
-    return ApiCall("GET", path, _action, params=_wait_params(wait), wait_seconds=wait)
+    params = {**_wait_params(wait), **({} if include is None else {"include": include})}
+    return ApiCall("GET", path, _action, params=params, wait_seconds=wait)
 
 
 def cancel_action(action_id: str, *, reason: str | None = None) -> ApiCall[ActionView]:

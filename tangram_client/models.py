@@ -110,6 +110,9 @@ class ActionView:
     granted_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
+    #: Its request with secrets masked: ``command``, ``submitted_by``, ``files``, ``body``, ``masked``, ``obstacle``;
+    #: None unless it was asked for.
+    request: Json | None = None
     #: Everything that came, as it came.
     body: Json = field(default_factory=dict, repr=False, compare=False)
 
@@ -178,6 +181,7 @@ class ActionView:
 _PLAIN = (
     "id", "state", "outcome", "result", "reward", "placement", "project", "task", "trajectory",
     "kind", "door", "attempt", "detail", "used", "submitted_at", "granted_at", "started_at", "finished_at",
+    "request",
 )  # fmt: skip
 
 

@@ -144,7 +144,12 @@ def _backend(pages: PagePreloader) -> GatewayBackend:
         rollout_view,
         rollout_views,
     )
-    from tangram_web.records.selectors import action_view, completions, task_exists
+    from tangram_web.records.selectors import (
+        action_request,
+        action_view,
+        completions,
+        task_exists,
+    )
 
     database = in_thread(_database_check)
 
@@ -158,6 +163,7 @@ def _backend(pages: PagePreloader) -> GatewayBackend:
         checks=checks,
         facts=in_thread(_facts),
         task_exists=in_thread(task_exists),
+        action_request=in_thread(action_request),
         rollout_view=in_thread(rollout_view),
         rollout_completions=in_thread(rollout_completions),
         rollouts=in_thread(rollout_views),

@@ -27,6 +27,7 @@ from tangram_client.cli.operate import node, service, task
 from tangram_client.cli.processes import ps
 from tangram_client.cli.replay import replay
 from tangram_client.cli.report import report
+from tangram_client.cli.rerun import rerun
 from tangram_client.cli.rollout import backend, rollout
 from tangram_client.cli.selector import selector
 from tangram_client.cli.shell import Verbs, connected
@@ -54,6 +55,7 @@ for _verb in (
     describe,
     logs,
     cancel,
+    rerun,
     list_,
     cp,
     ls,

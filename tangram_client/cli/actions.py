@@ -235,7 +235,7 @@ def _after(client: Client, action_id: str, wait: float | None) -> ActionView:
 def describe(shell: Shell, /, action_id: str) -> None:
     """Tell the story of one action: when what happened, and why it waits."""
     with shell.client() as client:
-        action = client.get(action_id)
+        action = client.get(action_id, include="request")
     if shell.format in {"json", "yaml"}:
         put_data(dict(action.body), shell.format)
     else:

@@ -10,6 +10,8 @@ from tangram_client.models import ActionView
 
 #: Lines shown of each output stream; all of it is in ``-o json``.
 OUTPUT_LINES = 20
+#: Characters shown of its command; all of it is in ``-o json``.
+COMMAND_CHARACTERS = 200
 
 
 def described(action: ActionView) -> Iterator[str]:
@@ -36,13 +38,16 @@ def described(action: ActionView) -> Iterator[str]:
 def _head(action: ActionView) -> Iterator[str]:
     yield action.id
     outcome = f", {action.outcome}" if action.outcome else ""
+    request = action.request or {}
     facts = {
+        "command": " ".join(str(request.get("command", "")).split())[:COMMAND_CHARACTERS],
         "state": f"{action.state}{outcome}",
         "detail": action.detail,
         "exit code": action.exit_code,
         "reward": action.reward,
         "kind": action.kind,
         "door": action.door,
+        "submitter": request.get("submitted_by"),
         "project": action.project,
         "task": action.task,
         "trajectory": action.trajectory,

@@ -95,6 +95,8 @@ class Routes:
     def _get(self, request: httpx.Request, action_id: str) -> FakeAnswer:
         view = self._action(action_id)
         self._pass(request, view)
+        if request.url.params.get("include") == "request":
+            view = {**view, "request": _request_of(self._world.payloads[action_id])}
         return FakeAnswer.json(view)
 
     def _pass(self, request: httpx.Request, view: dict[str, Any]) -> None:
@@ -261,6 +263,15 @@ class Routes:
 
 def _task(view: Mapping[str, Any]) -> str:
     return str(view["task"])
+
+
+def _request_of(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request of an action as ``include=request`` has it; no secret is recognised here."""
+    command = " ".join(payload.get("exec", {}).get("command", ()))
+    return {
+        "command": command, "submitted_by": "test", "files": [], "body": dict(payload), "masked": [],
+        "obstacle": None,
+    }  # fmt: skip
 
 
 def _body(request: httpx.Request) -> dict[str, Any]:

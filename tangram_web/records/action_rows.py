@@ -29,7 +29,7 @@ BLANK: dict[str, Any] = {
     "metadata": "{}", "submitted_at": None, "granted_at": None, "started_at": None,
     "finished_at": None, "queue_seconds": None, "overhead_seconds": None,
     "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
-    "widths": None, "used": None, "door": None,
+    "widths": None, "used": None, "door": None, "submitted_by": None,
 }  # fmt: skip
 
 
@@ -147,6 +147,7 @@ def _call(call: CallSpec) -> CallRequest:
         call.headers,
         body=call.body if call.body else None,
         stream=call.stream,
+        stored_body=call.stored_body,
     )
 
 

@@ -131,6 +131,7 @@ class RowFold(JournalReducer):
         row["step"] = action.step
         row["group"] = _plain(action.group)
         row["door"] = action.door or None
+        row["submitted_by"] = _plain(action.by) or None
         row["priority"] = action.priority
         row["submitted_at"] = now
         row["spec"] = _encode(request_of(action)).decode()

@@ -102,6 +102,8 @@ class ActionRecord(models.Model):
     used = JsonText(null=True)
     #: Facade that it was submitted through; null: the native API.
     door = models.CharField(null=True)
+    #: Name of the token or account that submitted it; null in rows of earlier versions.
+    submitted_by = models.CharField(null=True)
 
     class Meta:
         verbose_name = "action"

@@ -13,6 +13,7 @@ from domain.action import ActionState, Kind, Outcome, Timing
 from domain.allocation import Placement, UsedResources
 from domain.errors import Gone, InvalidRequest
 from domain.principals import Principal
+from domain.request_text import RequestDetails, request_details
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.retention import forgotten_seq
 
@@ -28,6 +29,13 @@ def action_view(action_id: str, project: str | None = None) -> ActionResponse | 
     rows = _of(ActionRecord.objects.all(), project)
     record = rows.filter(pk=action_id).defer("spec").first() if _readable(action_id) else None
     return None if record is None else view_of(record)
+
+
+def action_request(action_id: str) -> RequestDetails | None:
+    """Return the request of an action of any project, with secrets masked; None if there is no such action."""
+    rows = ActionRecord.objects.filter(pk=action_id).only("spec", "submitted_by")
+    record = rows.first() if _readable(action_id) else None
+    return None if record is None else request_details(record.spec, record.submitted_by)
 
 
 def completions(project: str | None, after: int, limit: int) -> CompletionsResponse:

@@ -105,7 +105,6 @@ class Admission:
         _check_work(payload)
         if payload.exec is not None:
             _check_output(payload.exec, self.output_bytes)
-        check_metadata(payload.metadata)
         if payload.reward is not None:
             _check_reward(payload.reward, payload)
         if payload.environment is not None:
@@ -140,6 +139,7 @@ class Admission:
             replay_safe=payload.replay_safe,
             metadata=payload.metadata,
             door=door,
+            by=principal.name,
             generation=generation,
         )
 
@@ -211,6 +211,7 @@ def _check_sizes(payload: ActionRequest) -> None:
             raise InvalidRequest(
                 f"at most {MAX_COUNTS} counts; give min and max", pointer=f"/cost/{name}"
             )
+    check_metadata(payload.metadata)
 
 
 def _check_pools(cost: Cost, project: str) -> None:
@@ -349,6 +350,11 @@ def _call(payload: CallRequest) -> CallSpec:
     given = payload.json is not msgspec.UNSET
     if given and payload.body is not None:
         raise InvalidRequest("give json or body, not both", pointer="/call/body")
+    if payload.stored_body is not None:
+        # It could name the body of another project.
+        raise InvalidRequest(
+            "stored_body is not for requests; send body", pointer="/call/stored_body"
+        )
     headers, body = payload.headers, payload.body or ""
     if given:
         body = json_text(payload.json, "/call/json")

@@ -22,6 +22,7 @@ from domain.errors import Gone, InvalidRequest, NotFound, Unavailable
 from domain.principals import Principal
 from domain.project_limits import ProjectLimits
 from domain.redis_keys import Keys
+from domain.request_text import RequestDetails
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.capacity import CapacityView
 from scheduler.runtime.fleet_router.router import FleetRouter
@@ -91,6 +92,10 @@ async def _no_rollouts_found(
     return []
 
 
+async def _no_request(action_id: str) -> RequestDetails | None:
+    return None
+
+
 class FindCompletions(Protocol):
     """Read a page of the log of finished actions."""
 
@@ -113,6 +118,8 @@ class GatewayBackend:
     facts: Callable[[], Awaitable[dict[str, Any]]]
     #: Whether a project has a task of that name; its row may come `ROW_SECONDS` after its first action.
     task_exists: Callable[[str, str], Awaitable[bool]]
+    #: Request of an action from its row; None when there is none.
+    action_request: Callable[[str], Awaitable[RequestDetails | None]] = _no_request
     #: Row of a rollout of any project; None when there is none.
     rollout_view: Callable[[str], Awaitable[RolloutView | None]] = _no_rollout
     rollout_completions: FindRolloutCompletions = _no_rollouts
@@ -391,6 +398,16 @@ class GatewayContext:
             attempts -= 1
             await asyncio.sleep(ROW_POLL_SECONDS)
         return view
+
+    async def request_of(self, action_id: str) -> RequestDetails:
+        """Return the request of an action that `find` has found; one without members while its row is not written."""
+        for _ in range(1 + int(ROW_SECONDS / ROW_POLL_SECONDS)):
+            found = await self.backend.action_request(action_id)
+            if found is not None:
+                return found
+            await asyncio.sleep(ROW_POLL_SECONDS)
+        missing = "its row is not written yet; try again"
+        return RequestDetails("", None, [], None, [], missing)
 
     async def rows_are_current(self) -> bool:
         """Whether rows show all that the tail of the journal has read."""

@@ -29,6 +29,7 @@ from domain.ports import Driver
 from domain.principals import Principal, Scope
 from domain.project_limits import ProjectLimits
 from domain.redis_keys import Keys
+from domain.request_text import RequestDetails
 from facades import registry
 from managers.cpu.fake import FakeDriver
 from managers.registry import load
@@ -94,6 +95,7 @@ class Rows:
 
     def __init__(self) -> None:
         self.views: dict[str, ActionResponse] = {}
+        self.requests: dict[str, RequestDetails] = {}
         #: Names of tasks without a row; all others have one.
         self.unknown_tasks: set[str] = set()
 
@@ -102,6 +104,9 @@ class Rows:
 
     async def action_view(self, action_id: str) -> ActionResponse | None:
         return self.views.get(action_id)
+
+    async def action_request(self, action_id: str) -> RequestDetails | None:
+        return self.requests.get(action_id)
 
     async def completions(self, project: str | None, after: int, limit: int) -> CompletionsResponse:
         return CompletionsResponse([], str(after))
@@ -272,6 +277,7 @@ class Rig:
             self.rows.checks,
             self.rows.facts,
             self.rows.task_exists,
+            action_request=self.rows.action_request,
             rollout_view=self.rollout_rows.view,
             rollout_completions=self.rollout_rows.completions,
             rollouts=self.rollout_rows.of,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from domain.codec import read_entry
+from domain.events import ActionSubmitted
+from domain.request_text import request_details
 from domain.rollouts import RolloutOutcome, RolloutResult
 from rollout.ports import Assigned, Record, RolloutPort
 from rollout.tokens.turn_records import turn_record
@@ -41,6 +44,36 @@ async def test_lines_of_others_are_lines_without_names(rig: Rig) -> None:
     assert (others["items"][0]["project"], others["items"][0]["task"]) == ("", "")
     assert others["items"][0]["trajectory"] is None
     assert others["items"][0]["why"]["code"] == own[0]["why"]["code"]
+
+
+async def test_the_request_of_an_action_is_for_its_own_project(rig: Rig) -> None:
+    async with rig.client() as client:
+        action = (await client.post("/actions?wait=60", json=TRUE)).json()["id"]
+        rig.rows.requests[action] = request_details(TRUE, "trainer")
+        plain = (await client.get(f"/actions/{action}")).json()
+        shown = (await client.get(f"/actions/{action}?include=request")).json()
+        unknown = await client.get(f"/actions/{action}?include=everything")
+    async with rig.client("stranger") as client:
+        refused = await client.get(f"/actions/{action}?include=request")
+
+    assert "request" not in plain
+    assert shown["request"]["command"] == "true"
+    assert shown["request"]["body"] == TRUE
+    assert {**shown, "request": None} == {**plain, "request": None}
+    assert (unknown.status_code, refused.status_code) == (422, 404)
+    assert unknown.json()["errors"][0]["pointer"] == "?include"
+
+
+async def test_the_journal_has_the_name_of_the_token_that_submitted_an_action(rig: Rig) -> None:
+    async with rig.client() as client:
+        single = (await client.post("/actions?wait=60", json=TRUE)).json()["id"]
+        batch = (await client.post("/actions/batch", json={"actions": [TRUE]})).json()["items"]
+        await client.get(f"/actions/{batch[0]['id']}?wait=60")
+    entries = cast("list[Any]", rig.redis.xrange(rig.keys.journal))
+    events = [each for name, fields in entries for each in read_entry(name, fields).events]
+
+    named = {e.action.id: e.action.by for e in events if isinstance(e, ActionSubmitted)}
+    assert named == {single: "trainer", batch[0]["id"]: "trainer"}
 
 
 async def test_the_status_shows_tasks_to_their_own_project(rig: Rig) -> None:

@@ -86,8 +86,11 @@ async def test_a_request_cannot_name_a_stored_input(rig: Rig) -> None:
         spec = {"command": ["cat"], "stored_stdin": {"sha256": "0" * 64, "bytes": 1}}
         action = {"task": "t", "kind": "exec", "cost": {"cpu": 1}, "exec": spec}
         refused = await client.post("/actions", json=action)
-    assert refused.status_code == 422
+        call = {"target": "api:search", "stored_body": spec["stored_stdin"]}
+        body = await client.post("/actions", json={"task": "t", "kind": "call", "call": call})
+    assert (refused.status_code, body.status_code) == (422, 422)
     assert refused.json()["errors"][0]["pointer"] == "/exec/stored_stdin"
+    assert body.json()["errors"][0]["pointer"] == "/call/stored_body"
 
 
 async def test_the_stream_of_a_large_result_has_all_of_it(rig: Rig) -> None:

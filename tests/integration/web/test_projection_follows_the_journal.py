@@ -9,10 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from contract.requests import ActionRequest
-from domain.action import EnvironmentSpec, Kind, LeaseSpec, Outcome
+from domain.action import EnvironmentSpec, ExecSpec, Kind, LeaseSpec, Outcome
 from domain.allocation import Allocation, Placement, UsedResources
 from domain.apis import CallResult, CallSpec
+from domain.bodies import StoredBody
 from domain.codec import encode
+from domain.command_text import MASK
 from domain.decisions import ForkEnvironment, Grant, RemoveEnvironment, Renew, Resize
 from domain.events import (
     EnvironmentRemoved,
@@ -26,8 +28,16 @@ from domain.ports import ExecResult
 from tangram_web.records.action_rows import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.projection import project
-from tangram_web.records.selectors import view_of
-from tests.integration.web.journal import OFFSET, Journal, a_finish, a_grant, a_report, an_action
+from tangram_web.records.selectors import action_request, view_of
+from tests.integration.web.journal import (
+    OFFSET,
+    Journal,
+    a_finish,
+    a_grant,
+    a_report,
+    an_action,
+    an_id,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +90,35 @@ def test_a_row_names_the_door_of_its_action(journal):
     rows = [ActionRecord.objects.get(pk=each.id) for each in (through, native)]
     assert [row.door for row in rows] == ["e2b", None]
     assert [view_of(row).door for row in rows] == ["e2b", ""]
+
+
+def test_a_row_names_the_submitter_of_its_action_where_the_journal_has_it(journal):
+    named, earlier = an_action(1, by="trainer\0"), an_action(2)
+    journal.submit(named, earlier)
+
+    project(journal.entries)
+
+    rows = [ActionRecord.objects.get(pk=each.id) for each in (named, earlier)]
+    assert [row.submitted_by for row in rows] == ["trainer\N{REPLACEMENT CHARACTER}", None]
+    requests = [action_request(row.pk) for row in rows]
+    assert [each and each.submitted_by for each in requests] == [rows[0].submitted_by, None]
+
+
+def test_the_request_of_an_action_is_read_from_its_row(journal):
+    stored = StoredBody("0" * 64, 70_000)
+    command = an_action(1, kind=Kind.EXEC, exec=ExecSpec(("deploy", "--token", "abc")))
+    call = an_action(2, kind=Kind.CALL, call=CallSpec("api:search", stored_body=stored))
+    journal.submit(command, call)
+    project(journal.entries)
+
+    first, second = (action_request(each.id) for each in (command, call))
+    assert first is not None
+    assert first.body is not None
+    assert first.body["exec"] == {"command": ["deploy", "--token", MASK]}
+    assert second is not None
+    assert second.command == "POST api:search"
+    assert "70,000 bytes" in str(second.obstacle)
+    assert action_request(an_id(3)) is None
 
 
 def test_a_resized_action_shows_its_units_and_what_they_were(journal):

@@ -215,7 +215,13 @@ def test_describe_shows_the_times_of_an_action() -> None:
 
     text = tangram(server, "describe", "act_000001").stdout
 
-    for words in ("finished, completed", "exit code   1", "reward      0.0", "node        n1"):
+    for words in (
+        "finished, completed",
+        "exit code   1",
+        "reward      0.0",
+        "node        n1",
+        "command     pytest",
+    ):
         assert words in text
     assert "finished    + 2.5 s" in text
     assert "ACT 2.5 s = queue 0 ms + overhead 0 ms + execution 2.5 s" in text
@@ -403,3 +409,35 @@ def test_submit_follows_its_output() -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("result\n")
     assert tangram(server, "submit", "--follow", "--", "make").exit_code == 2
+
+
+def test_rerun_submits_the_same_request_in_another_trajectory(
+    server: FakeServer, finished: str
+) -> None:
+    again = tangram(server, "rerun", finished, "--wait", "-o", "json")
+    chosen = tangram(server, "rerun", finished, "--trajectory", "trj-2")
+    printed = tangram(server, "rerun", finished, "--print")
+
+    assert (again.exit_code, chosen.exit_code, printed.exit_code) == (0, 0, 0), again.output
+    first, second, third = server.world.payloads.values()
+    assert second["trajectory"].startswith("trj-1-again-")
+    assert third["trajectory"] == "trj-2"
+    assert {**second, "trajectory": "trj-1"} == {**third, "trajectory": "trj-1"} == first
+    assert json.loads(printed.stdout)["exec"] == first["exec"]
+    assert len(server.world.payloads) == 3
+
+
+def test_rerun_of_a_request_that_is_not_whole_submits_nothing(
+    server: FakeServer, finished: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = {"body": {"task": "swe"}, "obstacle": "its secrets are masked: /exec/env/KEY"}
+    view = ActionView.of({"id": finished, "state": "finished", "request": request})
+    monkeypatch.setattr(Client, "get", lambda *_, **__: view)
+
+    refused = tangram(server, "rerun", finished)
+    printed = tangram(server, "rerun", finished, "--print")
+
+    assert (refused.exit_code, printed.exit_code) == (4, 0)
+    assert "its secrets are masked: /exec/env/KEY" in refused.stderr
+    assert json.loads(printed.stdout) == {"task": "swe"}
+    assert len(server.world.payloads) == 1

@@ -8,6 +8,7 @@ from time import time
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from contract.receipts import AcceptedAction
 from contract.requests import DOOR, MAX_BATCH, ActionRequest, BatchRequest, CancelRequest
@@ -208,9 +209,15 @@ class Actions:
     async def show(
         self, request: HttpRequest, principal: Principal, action_id: str
     ) -> HttpResponse:
-        """GET /actions/{id}[?wait=]."""
-        seconds = wait_seconds(request.query(), request.header(b"prefer"))
-        return HttpResponse(200, await self._context.find(request, principal, action_id, seconds))
+        """GET /actions/{id}[?wait=][&include=request]."""
+        query = request.query()
+        seconds, included = wait_seconds(query, request.header(b"prefer")), query.get("include", "")
+        if included not in ("", "request"):
+            raise InvalidRequest("include=request is all there is", pointer="?include")
+        view = await self._context.find(request, principal, action_id, seconds)
+        if included:
+            view = replace(view, request=await self._context.request_of(action_id))
+        return HttpResponse(200, view)
 
     async def cancel(
         self, request: HttpRequest, principal: Principal, action_id: str
