@@ -27,6 +27,7 @@ from tangram_web.lib.orm_calls import in_thread
 from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 from tangram_web.serving.console_environment import ConsoleEnvironment
 from tangram_web.serving.console_output import ConsoleOutput
+from tangram_web.serving.console_submission import ConsoleSubmission
 from tangram_web.serving.requests import LimitedRequests
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
     from django.conf import settings
 
-    from tangram_web.lib import bus
+    from tangram_web.lib import bus, submissions
     from tangram_web.lib.preloading import PagePreloader
     from tangram_web.live.access import sight_of
 
@@ -115,6 +116,8 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         callbacks=Callbacks(loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK),
         streams=settings.TANGRAM_WEB_STREAMS,
     )
+    submission = ConsoleSubmission(context)
+    submissions.install(submission.submit)
     counts = RequestCounts()
     gateway = Gateway(context, behind, NEEDED_ROLES, registry.entries())
     sights = sync_to_async(sight_of, thread_sensitive=False)
@@ -129,6 +132,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
+            submission.start()
             await _lifespan(context, counts, gateway, pages.load, receive, send)
         else:
             await counted(scope, receive, send)

@@ -23,6 +23,7 @@ from tangram_web.dashboard.views.gpu import gpu, gpu_past
 from tangram_web.dashboard.views.history import history
 from tangram_web.dashboard.views.overview import overview
 from tangram_web.dashboard.views.queues import queues
+from tangram_web.dashboard.views.rerun import rerun
 from tangram_web.dashboard.views.task import task
 from tangram_web.dashboard.views.trace import (
     action_trace,
@@ -155,6 +156,8 @@ DETAILS: Final = [
          section="dashboard:overview", access=Access.MEMBERS, view=problems.acknowledge, methods=BOTH),
     ConsolePage(name="dashboard:action", path="actions/<str:action_id>/", section="dashboard:actions",
          access=Access.SIGHT, view=action, template="dashboard/action.html"),
+    ConsolePage(name="dashboard:rerun", path="actions/<str:action_id>/again/", section="dashboard:actions",
+         access=Access.MEMBERS, view=rerun, methods=BOTH),
     ConsolePage(name="dashboard:trajectory", path="trajectories/<path:trajectory_key>/",
          section="dashboard:trajectories", access=Access.SIGHT, view=trajectory,
          template="dashboard/trajectory.html"),

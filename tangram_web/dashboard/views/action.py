@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +13,7 @@ from django.utils import timezone
 
 from domain.action import ActionState
 from domain.command_text import command_block, command_text, variables
+from domain.request_text import DeclaredFile, declared_files
 from domain.rewards import EXIT_CODE, PYTEST, runner_of
 from tangram_web.accounts.access import included_roles
 from tangram_web.dashboard import selectors
@@ -26,6 +29,13 @@ from tangram_web.records.selectors import view_of
 _HEADING: Final = 200
 _WITH_RUNNER: Final = 'Submit it with the reward {"from": "exit_code", "runner": "pytest"}.'
 _WITH_REPORT: Final = 'Have the runner write a JUnit report, and submit it with {"from": "junit", "path": "report.xml"}.'
+
+#: Use of a declared file → how the page says it.
+_USES: Final = {
+    "given": "given with the request",
+    "read": "read for the reward",
+    "begins": "the environment begins with it",
+}
 
 
 def action(request: HttpRequest, sight: Sight, action_id: str) -> dict[str, Any] | HttpResponse:
@@ -52,10 +62,28 @@ def action(request: HttpRequest, sight: Sight, action_id: str) -> dict[str, Any]
         "problem": problem,
         "raw": raw,
         "costs": cost_of_action(record),
+        "files": _files(record),
         "unproven": (runner := _unproven_runner(record)),
         "cure": _WITH_RUNNER if runner == PYTEST else _WITH_REPORT,
         "powers": included_roles(request.user, record.project),
     }
+
+
+def _files(record: ActionRecord) -> list[tuple[DeclaredFile, str, str]]:
+    """Return the files that an action declares, each with its use, and the command that copies it from its environment."""
+    return [
+        (each, _USES[each.use], _copying(record, each.path) if each.use == "read" else "")
+        for each in declared_files(record.spec)
+    ]
+
+
+def _copying(record: ActionRecord, path: str) -> str:
+    if not record.trajectory:
+        return ""
+    project = [] if record.project == "default" else ["--project", record.project]
+    return shlex.join(
+        ["tangram", "cp", *project, f"{record.trajectory}:{path}", PurePosixPath(path).name]
+    )
 
 
 def _unproven_runner(record: ActionRecord) -> str:

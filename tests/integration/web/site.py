@@ -109,6 +109,7 @@ def rows(first: int, last: int) -> None:
             trajectory=f"t-{number // 10}", outcome="completed", finished_seq=number, step=1,
             submitted_at=NOW + timedelta(seconds=number), finished_at=NOW + timedelta(seconds=number),
             queue_seconds=0.1, overhead_seconds=0.0, execution_seconds=1.0, act_seconds=1.1,
+            spec={"task": "swe", "kind": "exec", "exec": {"command": ["true"]}},
         )
         for number in range(first, last)
     )  # fmt: skip

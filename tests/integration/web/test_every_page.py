@@ -37,7 +37,8 @@ FIELDS = ("project", "username", "role", "name", "days", "scopes", "workload", "
           "enabled", "rewards", "task", "trajectory", "outcome", "before", "action", "range", "to", "trend",
           "at", "target", "kind", "policy", "resource", "pool", "actor", "since",
           "lane", "group", "instance", "handler", "worker", "llm", "turn",
-          "q", "add", "sort", "after", "columns", "typed", "ids", "verb", "query", "order", "a", "b", "back")  # fmt: skip
+          "q", "add", "sort", "after", "columns", "typed", "ids", "verb", "query", "order", "a", "b", "back", "text",
+          "place", "key")  # fmt: skip
 #: Pages that need an admin of every project.
 ADMIN_ONLY = {"configuration:edit"}
 #: Pages without an answer for the rows of these tests: a link that was used, no GPU history.
