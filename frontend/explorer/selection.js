@@ -5,8 +5,8 @@
 
 import { bind } from "../lib/keys.js";
 
-/** Ids that are selected, also of rows that are not on the page. @type {Set<string>} */
-const selected = new Set();
+/** Ids that are selected, also of rows that are not on the page, with the keys of their tasks. @type {Map<string, string>} */
+const selected = new Map();
 let bound = false;
 
 /** @returns {HTMLTableRowElement[]} */
@@ -67,7 +67,7 @@ function sortNext() {
 /** @param {HTMLTableRowElement} row @param {boolean} on */
 function mark(row, on) {
   const id = row.dataset.id ?? "";
-  if (on) selected.add(id);
+  if (on) selected.set(id, row.dataset.task ?? "");
   else selected.delete(id);
   show();
 }
@@ -88,8 +88,18 @@ function show() {
   // An address of more ids would be too long: the file of the whole filter is in the head.
   if (file) {
     file.hidden = selected.size > 50;
-    file.search = String(new URLSearchParams({ q: `id:${[...selected].join(",")}` }));
+    file.search = String(new URLSearchParams({ q: `id:${[...selected.keys()].join(",")}` }));
   }
+  offerComparison();
+}
+
+/** Lead to the comparison of the selection's tasks, when they are two. */
+function offerComparison() {
+  const link = /** @type {HTMLAnchorElement | null} */ (document.getElementById("selected-compare"));
+  if (!link) return;
+  const [a, b, ...others] = new Set(selected.values());
+  link.hidden = !a || !b || others.length > 0;
+  link.search = link.hidden ? "" : String(new URLSearchParams({ a: `task:${a}`, b: `task:${b}` }));
 }
 
 /** @param {Event} event */
@@ -97,8 +107,8 @@ async function selectAll(event) {
   const button = /** @type {HTMLElement} */ (event.currentTarget);
   const answer = await fetch(button.dataset.ids ?? "");
   if (!answer.ok || answer.redirected) return;
-  const { ids, more } = await answer.json();
-  for (const id of ids) selected.add(id);
+  const { ids, tasks, more } = await answer.json();
+  for (const [at, id] of ids.entries()) selected.set(id, tasks[at]);
   button.textContent = more ? `The first ${ids.length} are selected` : "All are selected";
   show();
 }
@@ -106,5 +116,5 @@ async function selectAll(event) {
 /** @param {Event} event */
 function fillTarget(event) {
   const form = /** @type {HTMLFormElement} */ (event.currentTarget);
-  /** @type {HTMLInputElement} */ (form.elements.namedItem("target")).value = [...selected].join(",");
+  /** @type {HTMLInputElement} */ (form.elements.namedItem("target")).value = [...selected.keys()].join(",");
 }

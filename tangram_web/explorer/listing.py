@@ -18,7 +18,7 @@ from django.http import QueryDict
 from django.utils.safestring import SafeString
 
 from tangram_web.explorer.columns import Column, chosen_columns, columns_of, drawing_of
-from tangram_web.explorer.fields import Tab
+from tangram_web.explorer.fields import ACTIONS, TASKS, Tab
 from tangram_web.explorer.impossible import why_nothing
 from tangram_web.explorer.language import FilterTerm, Query, QueryError, parse
 from tangram_web.explorer.orders import Order, order_of, orders_of
@@ -62,6 +62,8 @@ class ListedRow:
     #: It has not ended: verbs apply to it.
     live: bool
     cells: list[tuple[Column, SafeString | str]]
+    #: Key of its task; empty where rows are not selected.
+    task: str = ""
 
 
 @dataclass
@@ -195,6 +197,7 @@ def _read(found: Listing, sight: Sight, now: float, cursor: Cursor | None) -> No
             row.pk,
             getattr(row, "finished_seq", 0) is None and row.state != "finished",
             [(column, column.cell(row, drawing)) for column in found.columns],
+            _task_of(found.tab, row),
         )
         for row in page.rows
     ]
@@ -221,3 +224,9 @@ def explained(tab: Tab) -> list[tuple[str, str, str, str]]:
         (each.name, each.says, str(each.kind), " ".join(f"{each.name}:{value}" for value in each.values[:8]))
         for each in tab.fields
     ]  # fmt: skip
+
+
+def _task_of(tab: Tab, row: Any) -> str:
+    if tab is TASKS:
+        return str(row.pk)
+    return f"{row.project}/{row.task}" if tab is ACTIONS else ""

@@ -140,7 +140,7 @@ def reasons(request: HttpRequest, sight: Sight) -> HttpResponse:
 
 
 def ids(request: HttpRequest, sight: Sight, tab: str) -> HttpResponse:
-    """Answer with the ids that a query finds, up to `MOST_SELECTED`, unfinished ones first."""
+    """Answer with the ids that a query finds, up to `MOST_SELECTED`, unfinished ones first, and the task of each."""
     known = TABS.get(tab)
     if known is None:
         return HttpResponse(status=404)
@@ -148,11 +148,15 @@ def ids(request: HttpRequest, sight: Sight, tab: str) -> HttpResponse:
         query = parse(known, request.GET.get("q", ""))
     except QueryError as error:
         return HttpResponse(str(error), status=422, content_type="text/plain; charset=utf-8")
-    now, found = time(), list[str]()
+    now, found = time(), list[tuple[str, ...]]()
+    columns = ("pk", "project", "task") if known is ACTIONS else ("pk",)
     for part in parts_of(known):
-        rows = rows_of(known, part, query, sight, now).order_by("-pk").values_list("pk", flat=True)
+        rows = rows_of(known, part, query, sight, now).order_by("-pk").values_list(*columns)
         found += rows[: MOST_SELECTED + 1 - len(found)]
-    return JsonResponse({"ids": found[:MOST_SELECTED], "more": len(found) > MOST_SELECTED})
+    kept = found[:MOST_SELECTED]
+    tasks = ["/".join(owner) or key for key, *owner in kept]
+    answer = {"ids": [key for key, *_ in kept], "tasks": tasks}
+    return JsonResponse({**answer, "more": len(found) > MOST_SELECTED})
 
 
 def columns(request: HttpRequest, sight: Sight, tab: str) -> HttpResponse:

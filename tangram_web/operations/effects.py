@@ -7,7 +7,7 @@ simulator: a changed configuration, events at the begin of the window, or action
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
@@ -177,9 +177,15 @@ def _on_node(*, drained: bool) -> Propose:
 
 
 def _pool_of_task(target: Target) -> str:
-    row = TaskRecord.objects.filter(pk=target.name).only("pool").first()
-    named = row.pool if row is not None else ""
-    return named or current_config().projects[target.project].default_pool
+    return _pool_of_tasks([target.name])
+
+
+def _pool_of_tasks(keys: Iterable[str]) -> str:
+    """Return the pool of most of some tasks."""
+    named = dict(TaskRecord.objects.filter(pk__in=keys).values_list("pk", "pool"))
+    projects = current_config().projects
+    counts = Counter(named.get(key) or projects[key.partition("/")[0]].default_pool for key in keys)
+    return counts.most_common(1)[0][0]
 
 
 def _on_task(changed: Callable[[Values], Values]) -> Propose:
@@ -190,16 +196,27 @@ def _on_task(changed: Callable[[Values], Values]) -> Propose:
         is_so = {name: target.now[name] for name in plain}
         return Proposal(
             pool=_pool_of_task(target),
-            now=_steered(target, plain, is_so),
-            then=_steered(target, is_so, {**is_so, **changed(values)}),
+            now=_steered(target.name, plain, is_so),
+            then=_steered(target.name, is_so, {**is_so, **changed(values)}),
         )
 
     return propose
 
 
-def _steered(target: Target, before: Values, after: Values) -> tuple[Event, ...]:
+def _prioritise_tasks(target: Target, values: Values) -> Proposal:
+    plain: Values = {"paused": False, "priority": None}
+    now: list[Event] = []
+    then: list[Event] = []
+    for key, is_so in target.now["steered"].items():
+        now += _steered(key, plain, is_so)
+        then += _steered(key, is_so, {**is_so, "priority": values.get("priority")})
+    pool = _pool_of_tasks(list(target.now["steered"]))
+    return Proposal(pool=pool, now=tuple(now), then=tuple(then))
+
+
+def _steered(key: str, before: Values, after: Values) -> tuple[Event, ...]:
     """Return the events that lead from one state of a task to another."""
-    project, _, task = target.name.partition("/")
+    project, _, task = key.partition("/")
     found: list[Event] = []
     if before["paused"] != after["paused"]:
         found.append(TaskPaused(project=project, task=task, paused=after["paused"]))
@@ -252,6 +269,7 @@ PROPOSALS: Final[Mapping[tuple[str, str], Propose]] = {
     ("task", "pause"): _on_task(lambda _: {"paused": True}),
     ("task", "resume"): _on_task(lambda _: {"paused": False}),
     ("task", "priority"): _on_task(lambda v: {"priority": v["priority"]} if v else {}),
+    ("tasks", "priority"): _prioritise_tasks,
     ("task", "cancel"): _cancel_task,
     ("action", "cancel"): _cancel_action,
     ("actions", "cancel"): _cancel_actions,

@@ -37,6 +37,7 @@ from tangram_web.operations.verb import Target, TargetGone, Verb
 from tangram_web.operations.verbs import VERBS
 from tangram_web.operations.verbs.actions import actions_target
 from tangram_web.operations.verbs.fleets import trajectory_target, worker_target
+from tangram_web.operations.verbs.selected_tasks import steered_tasks, tasks_target
 from tangram_web.operations.verbs.selectors import selector_target
 from tangram_web.pools.models import GpuServiceRow, NodeDrain, Pool, Resource
 from tangram_web.records.models import (
@@ -66,7 +67,7 @@ def _action(name: str) -> Target:
 
 def _task(name: str) -> Target:
     row = _row(TaskRecord.objects.filter(pk=name), "task", name)
-    return Target(kind="task", name=name, project=row.project, now=steering(name))
+    return Target(kind="task", name=name, project=row.project, now=steered_tasks([name])[name])
 
 
 def _rollout(name: str) -> Target:
@@ -114,16 +115,6 @@ def _check_pool(name: str) -> None:
         raise NotFound(f"there is no pool of backends {name[:128]!r}") from None
 
 
-def steering(key: str) -> dict[str, Any]:
-    """Return whether a task is paused, and its priority."""
-    try:
-        controls = scheduler_client.status().get("steered_tasks", {})
-    except Unavailable:
-        controls = {}
-    plain = {"paused": False, "priority": None}
-    return {**plain, **controls.get(key, {})}
-
-
 def _node(name: str) -> Target:
     row = _row(NodeRecord.objects.filter(pk=name), "node", name)
     drain = NodeDrain.objects.filter(node=name).first()
@@ -162,6 +153,7 @@ FINDERS: Final[dict[str, Callable[[str], Target]]] = {
     "action": _action,
     "actions": actions_target,
     "task": _task,
+    "tasks": tasks_target,
     "rollout": _rollout,
     "backend": _backend,
     "backends": _backend_pool,
@@ -225,7 +217,8 @@ def _asked(kind: str, name: str, wanted: str) -> tuple[Verb, Target]:
 
 def require_role(user: Any, chosen: Verb, target: Target) -> None:
     """Raise Http404 for a stranger, PermissionDenied for a role that is too low."""
-    projects = target.now.get("projects", ()) if target.kind == "actions" else [target.project]
+    selected = target.kind in ("actions", "tasks")
+    projects = target.now.get("projects", ()) if selected else [target.project]
     if any(projects):
         for project in projects:
             require(user, project, chosen.role)
@@ -346,8 +339,8 @@ def _address_of(kind: str, name: str) -> str:
     """Return the address of the page that shows a target."""
     if kind in ("action", "task"):
         return reverse(f"dashboard:{kind}", args=[name])
-    if kind == "actions":
-        return reverse("dashboard:actions")
+    if kind in ("actions", "tasks"):
+        return reverse(f"dashboard:{kind}")
     if kind == "rollout":
         return reverse("rollouts:one", args=[name])
     if kind in ("backend", "backends"):

@@ -124,3 +124,41 @@ def test_the_explorer_completes_a_filter_and_cancels_what_is_selected(
     expect(page.locator("h1")).to_contain_text("1 selected")
     page.get_by_role("button", name="Cancel", exact=True).click()
     expect(page.locator("main")).to_contain_text("Done")
+
+
+def test_selected_tasks_get_a_priority_and_two_are_compared(
+    open_page: Open, tangram: Tangram
+) -> None:
+    for task in ("chosen-a", "chosen-b"):
+        run(tangram, "true", task=task)
+    page = open_page("/tasks/?q=id:chosen")
+    rows = page.locator("#rows tbody tr")
+    expect(rows).to_have_count(2)
+    rows.first.get_by_role("checkbox").check()
+    expect(page.locator("#selected-compare")).to_be_hidden()
+    rows.last.get_by_role("checkbox").check()
+    page.get_by_role("link", name="Compare them").click()
+    expect(page.locator("main")).to_contain_text("chosen-a")
+    expect(page.locator("main")).to_contain_text("chosen-b")
+
+    visit(page, "/actions/?q=task:chosen*")
+    page.locator("#rows tbody input").first.check()
+    page.get_by_role("button", name="Select all of the filter").click()
+    expect(page.get_by_role("link", name="Compare their tasks")).to_be_visible()
+    page.get_by_role("button", name="Priority of their tasks…").click()
+    expect(page.locator("h1")).to_contain_text("2 selected")
+    page.get_by_label("Priority").fill("7")
+    page.get_by_role("button", name="Change priority", exact=True).click()
+    expect(page.locator("main")).to_contain_text("Done")
+
+
+def test_an_action_is_run_again_from_its_page(open_page: Open, tangram: Tangram) -> None:
+    first = run(tangram, "echo", "first", task="again")["id"]
+    page = open_page(f"/actions/{first}/")
+    page.get_by_role("link", name="Run again like this…").click()
+    text = page.get_by_label("The request as JSON")
+    text.fill(text.input_value().replace('"first"', '"second"'))
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator("h1")).to_have_text("echo second")
+    expect(page.locator("main")).to_contain_text("console")
+    assert first not in page.url

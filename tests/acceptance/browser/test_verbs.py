@@ -198,8 +198,8 @@ def a_node_that_fell_silent(tangram: Tangram, admin: Page) -> str:
 
 
 def test_every_verb_is_done_here() -> None:
-    """But for the cancel of selected actions, which begins in a list: test_console_pages.py."""
-    assert CASES.keys() | {("actions", "cancel")} == VERBS.keys()
+    """But for verbs on what is selected, which begin in a list: test_console_pages.py."""
+    assert CASES.keys() | {("actions", "cancel"), ("tasks", "priority")} == VERBS.keys()
 
 
 def look(page: Page, kind: str, name: str, target: str) -> None:

@@ -51,6 +51,7 @@ SERVICE = {"engine": "process", "degrees": [{"gpus": 1, "memory_bytes": 1024}],
 ASKED: dict[tuple[str, str], tuple[str, dict[str, str], str]] = {
     ("action", "cancel"): ("act_1", {"reason": "a mistake"}, "cancel"),
     ("actions", "cancel"): ("act_1,act_2", {"reason": "mistakes"}, "cancel"),
+    ("tasks", "priority"): ("default/swe,act_1", {"priority": "5"}, "prioritise"),
     ("task", "pause"): ("default/swe", {}, "pause"),
     ("task", "resume"): ("default/swe", {}, "resume"),
     ("task", "priority"): ("default/swe", {"priority": "5"}, "prioritise"),
@@ -212,7 +213,7 @@ def test_a_verb_is_shown_done_and_audited(
 def test_a_role_does_what_it_may_and_no_more(browser: Any, verb: Any, role: Role) -> None:
     target, given, _ = ASKED[verb]
     order, needed = list(Role), VERBS[verb].role
-    of_project = verb[0] in ("action", "actions", "task", "rollout")
+    of_project = verb[0] in ("action", "actions", "task", "tasks", "rollout")
     member = browser(role, everywhere=not of_project)
 
     answer = member.post(address(verb), {"target": target, **given})
@@ -474,6 +475,7 @@ def test_the_page_of_operating_has_a_way_to_each_verb(browser: Any) -> None:
         "action",
         "actions",
         "task",
+        "tasks",
         "rollout",
         "backend",
         "backends",
