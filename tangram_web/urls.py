@@ -8,6 +8,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 
 from tangram_web.compare.api import CompareView
+from tangram_web.dashboard.gpu_api import Gpus
 from tangram_web.dashboard.pages import url_patterns
 from tangram_web.doctor.api import Checks
 from tangram_web.explorer.api import SavedViewsApi
@@ -33,6 +34,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path("api/v1/checks", Checks.as_view()),
     path("api/v1/problems", Problems.as_view()),
+    path("api/v1/gpus", Gpus.as_view()),
     path("api/v1/views", SavedViewsApi.as_view()),
     path("api/v1/compare", CompareView.as_view(), name="compare-api"),
     path("api/v1/tasks/<str:task>/report", TaskReportApi.as_view()),

@@ -120,6 +120,8 @@ class UnitUse(NamedTuple):
     busy_ratio: float | None
     #: Used memory of the unit, by any process.
     used_bytes: int
+    #: Memory of the unit; None: unknown.
+    total_bytes: int | None = None
 
 
 @runtime_checkable

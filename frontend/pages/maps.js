@@ -23,6 +23,8 @@ import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
  *             loss?: { since: number, returned: number | null, says: string },
  *             gpus: { groups: string[], unhealthy: number[], memory_bytes: number,
  *                     oversubscribed: boolean, others?: string } }} Node
+ * @typedef {{ node: string, gpus: string, chunk: string, busy_ratio: number | null, used_bytes: number | null,
+ *             total_bytes: number | null, measured_at: number | null, says: string }} Use
  */
 
 const EXCLUSIVE = 255;
@@ -43,6 +45,8 @@ const page = {
   nodes: [],
   /** @type {Map<string, { holders: Holder[], more: number }>} */
   holders: new Map(),
+  /** What held chunks do, by node and GPUs. @type {Map<string, Use>} */
+  chunks: new Map(),
   wall: 0,
   paint() {
     const shown = this.nodes.filter((node) => kind === "cpu" || node.gpus.groups.length > 0);
@@ -69,6 +73,7 @@ const page = {
       node: node.name,
       groups: groupsOf(groups, holder.units),
       held: this.wall - holder.since,
+      use: this.chunks.get(`${node.name}/${holder.units}`),
     }));
   },
 };
@@ -144,6 +149,25 @@ function write(card, part, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
+/** The table of cards: of the present alone, since their use is not stored. */
+const cards = get("gpu-cards");
+
+/** @param {Use} use */
+const utilisation = (use) => use.says || (use.busy_ratio === null ? "unknown" : format.percent(use.busy_ratio, 1));
+
+/** @param {Use} use */
+function memory({ used_bytes, total_bytes }) {
+  return total_bytes && used_bytes !== null ? `${format.bytes(used_bytes)} of ${format.bytes(total_bytes)}` : used_bytes === null ? "–" : format.bytes(used_bytes);
+}
+
+/** @param {Use | undefined} use */
+function useOfChunk(use) {
+  if (!use) return "–";
+  if (use.says) return use.says;
+  const busy = use.busy_ratio === null ? "utilisation unknown" : utilisation(use);
+  return use.used_bytes === null ? busy : `${busy}, ${memory(use)}`;
+}
+
 get("holders").columns = (/** @type {any} */ row) => [
   row.node,
   { text: `…${row.id.slice(-8)}`, href: `/actions/${row.id}/`, title: row.id },
@@ -155,7 +179,24 @@ get("holders").columns = (/** @type {any} */ row) => [
     ? { text: `${row.groups.join(", ")}: across`, title: "Its cores lie on more than one NUMA node" }
     : row.groups.join(", "),
   format.duration(row.held),
+  ...(cards ? [useOfChunk(row.use)] : []),
 ];
+
+if (cards) {
+  cards.columns = (/** @type {Use} */ row) => [
+    row.node,
+    shorten(expand(row.gpus)),
+    utilisation(row),
+    memory(row),
+    shorten(expand(row.chunk)) || "–",
+    row.measured_at ? format.clock(row.measured_at) : "–",
+  ];
+  live?.follow("gpus", (/** @type {any} */ frame) => {
+    page.chunks = new Map(frame.chunks.map((/** @type {Use} */ row) => [`${row.node}/${row.gpus}`, row]));
+    cards.show(frame.cards);
+    dirty(page);
+  });
+}
 
 if (kind === "gpu") {
   get("residents").columns = (/** @type {any} */ row) => [

@@ -97,7 +97,7 @@ class GpuDriver(RequestDriver):
         return left
 
     def measured(self) -> dict[int, UnitUse]:
-        """Return the use of each real GPU."""
+        """Return the use of each real GPU; a declared one has no card, so it has no use."""
         uses = {unit: self._use(unit) for group in self._inventory.groups for unit in group}
         return {unit: use for unit, use in uses.items() if use is not None}
 

@@ -161,14 +161,15 @@ class NvmlMeter:
         nvml = self._nvml
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(self._handle(unit))
-            used_bytes = int(memory.total) - int(memory.free)
+            total_bytes = int(memory.total)
+            used_bytes = total_bytes - int(memory.free)
         except nvml.NVMLError:
             return None
         try:
             rates = nvml.nvmlDeviceGetUtilizationRates(self._handle(unit))
         except nvml.NVMLError:
-            return UnitUse(None, used_bytes)
-        return UnitUse(rates.gpu / 100, used_bytes)
+            return UnitUse(None, used_bytes, total_bytes)
+        return UnitUse(rates.gpu / 100, used_bytes, total_bytes)
 
     def pids(self, unit: int) -> list[int]:
         """Return the processes that compute on a GPU; empty where these are unknown."""

@@ -1,4 +1,4 @@
-"""`list`: actions, tasks, trajectories, pools, services, fleets and other objects, as rows."""
+"""`list`: actions, tasks, trajectories, GPUs, pools, services, fleets and other objects, as rows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "tasks": ("id", "project", "pool", "actions", "finished", "opened_at"),
     "trajectories": ("id", "project", "task", "state", "node", "actions", "finished", "opened_at"),
     "nodes": ("name", "pool", "state", "isolation", "version", "joined_at"),
+    "gpus": (
+        "id",
+        "pool",
+        "chunk",
+        "state",
+        "busy_ratio",
+        "used_bytes",
+        "total_bytes",
+        "measured_at",
+    ),
     "pools": ("name", "policy", "paused", "sandbox"),
     "services": ("name", "spec.engine", "spec.quarantined"),
     "fleets": ("name", "engine", "policy", "gpus"),
@@ -48,7 +58,7 @@ _QUERIED: Final = ("actions", "tasks", "trajectories")
 def list_(
     shell: Shell, /, noun: str, state: str | None, task: str | None, query: str | None, sort: str | None, limit: int,
 ) -> None:  # fmt: skip
-    """List actions, tasks, trajectories, nodes, pools, services, fleets, resources or projects."""
+    """List actions, tasks, trajectories, nodes, GPUs, pools, services, fleets, resources or projects."""
     given = (
         ("--state", state, _STATES), ("--task", task, _OF_TASK), ("--query", query, _QUERIED), ("--sort", sort, _QUERIED),
     )  # fmt: skip

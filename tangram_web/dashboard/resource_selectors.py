@@ -14,6 +14,7 @@ from contract.responses import QueuesResponse
 from tangram_web.lib import bus
 from tangram_web.live.access import Sight
 from tangram_web.live.gpu_history import STEP_SECONDS, GpuHistoryStore
+from tangram_web.live.gpu_use import GpuUse, UseRow, card_rows, chunk_rows, gpu_uses
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import HOLDERS, NODES
 from tangram_web.metrics.reading import read_system
@@ -139,6 +140,23 @@ def holders_of(sight: Sight, kind: str) -> tuple[bool, list[dict[str, Any]]]:
         if holder["kind"] == kind and sight.sees(holder["project"])
     ]
     return bool(offers), holders
+
+
+def uses_now() -> list[GpuUse]:
+    """Return the use of each GPU, from the newest frames and the latest heartbeats. Raises redis.RedisError."""
+    client = bus.redis_client()
+    nodes = stored_snapshot(client, NODES).get("nodes", [])
+    held = stored_snapshot(client, HOLDERS).get("nodes", [])
+    return gpu_uses(nodes, held, read_system(client, bus.keys()).gpus())
+
+
+def card_use() -> tuple[list[UseRow], dict[tuple[str, str], UseRow]]:
+    """Return the rows of all cards, and those of held chunks by node and GPUs; none when Redis does not answer."""
+    try:
+        uses = uses_now()
+    except redis.RedisError:
+        uses = []
+    return card_rows(uses), {(row.node, row.gpus): row for row in chunk_rows(uses)}
 
 
 def service_memory() -> list[dict[str, Any]]:

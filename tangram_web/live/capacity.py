@@ -290,3 +290,9 @@ def as_ranges(numbers: tuple[int, ...]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def numbers_in(ranges: str) -> list[int]:
+    """Return the unit numbers of ranges as `as_ranges` writes them."""
+    pairs = [part.partition("-") for part in ranges.split(",") if part]
+    return [number for low, _, high in pairs for number in range(int(low), int(high or low) + 1)]

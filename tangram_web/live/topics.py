@@ -21,7 +21,9 @@ TOPICS: Final = (OVERVIEW, NODES, HOLDERS)
 #: Topics that are judged once a second (`tangram_web.problems`).
 PROBLEMS: Final = "problems"
 RESOURCES: Final = "resources"
-_ALL: Final = (*TOPICS, PROBLEMS, RESOURCES)
+#: What cards of GPUs do (`tangram_web.live.gpu_use`), published with them.
+GPUS: Final = "gpus"
+_ALL: Final = (*TOPICS, PROBLEMS, RESOURCES, GPUS)
 
 #: Message type on the channel layer; Channels calls the consumer's method of that name.
 MESSAGE_TYPE = "topic.frame"

@@ -309,14 +309,18 @@ def _of_warm(system: SystemReading) -> Iterator[Metric]:
 
 
 def _of_gpus(system: SystemReading) -> Iterator[Metric]:
-    gpus = list(system.gpus())
+    gpus, labels = [((each.node, str(each.gpu)), each) for each in system.gpus()], ["node", "gpu"]
     yield _gauges(
         "tangram_gpu_busy_ratio", "Share of recent samples in which a GPU was busy, by NVML.",
-        ["node", "gpu"], ((key, busy) for key, busy, _ in gpus if busy is not None),
+        labels, ((key, use.busy_ratio) for key, use in gpus if use.busy_ratio is not None),
     )  # fmt: skip
     yield _gauges(
         "tangram_gpu_memory_used_bytes", "Memory of a GPU in use by any process.",
-        ["node", "gpu"], ((key, used) for key, _, used in gpus),
+        labels, ((key, use.used_bytes) for key, use in gpus),
+    )  # fmt: skip
+    yield _gauges(
+        "tangram_gpu_memory_total_bytes", "Memory of a GPU.",
+        labels, ((key, use.total_bytes) for key, use in gpus if use.total_bytes is not None),
     )  # fmt: skip
     memory = list(system.service_memory())
     yield _gauges(

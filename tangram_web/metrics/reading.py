@@ -34,6 +34,21 @@ class Lag(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of one GPU as NVML reported it."""
+
+    node: str
+    #: Its number in NVML's order.
+    gpu: int
+    #: Share of the last sampling period in which it was busy, 0 to 1; None: unknown.
+    busy_ratio: float | None
+    used_bytes: int
+    #: None: reported by a node worker of an earlier version.
+    total_bytes: int | None
+    #: Wall clock of the heartbeat.
+    at: float
+
+
 class SystemReading(msgspec.Struct):
     """State of the control plane at one instant."""
 
@@ -62,12 +77,19 @@ class SystemReading(msgspec.Struct):
             if "repairs" in worker
         }
 
-    def gpus(self) -> Iterator[tuple[tuple[str, str], float | None, int]]:
-        """Yield each measured GPU as (node, number), its busy ratio, and bytes in use."""
+    def gpus(self) -> Iterator[GpuReading]:
+        """Yield what NVML said of each GPU in the latest heartbeat of its node."""
         for worker in self.workers:
-            node = worker["name"].removeprefix("node@")
+            totals = worker.get("gpu_memory", {})
             for unit, (busy_ratio, used_bytes) in sorted(worker.get("gpus", {}).items()):
-                yield (node, unit), busy_ratio, used_bytes
+                yield GpuReading(
+                    node=worker["name"].removeprefix("node@"),
+                    gpu=int(unit),
+                    busy_ratio=busy_ratio,
+                    used_bytes=used_bytes,
+                    total_bytes=totals.get(unit),
+                    at=worker["at"],
+                )
 
     def service_memory(self) -> Iterator[tuple[str, int, int]]:
         """Yield each node that measures it, the host memory that services use, and its limit."""

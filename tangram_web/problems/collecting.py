@@ -23,6 +23,7 @@ from contract.fleet_status import FleetStatus
 from domain.errors import Unavailable
 from domain.redis_keys import Keys
 from tangram_web.lib import scheduler_client
+from tangram_web.live.gpu_use import GpuUse, gpu_uses
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW
 from tangram_web.metrics.reading import READERS, WORKER_SECONDS, SystemReading, read_system
@@ -90,6 +91,8 @@ class FactCollector:
         self.web_since = 0.0
         #: The fleets as the scheduler has them, for the strip of resources.
         self.fleets: list[FleetStatus] = []
+        #: What GPUs do, for their pages; no condition reads it.
+        self.gpus: list[GpuUse] = []
 
     def collect(self, now: float) -> SystemFacts:
         """Return the facts at ``now``, wall clock."""
@@ -115,6 +118,7 @@ class FactCollector:
         facts.nodes = None if nodes is None else nodes.get("nodes", [])
         system = read_system(self._client, self._keys, READERS)
         self._read_workers(facts, system)
+        self._read_gpus(facts, system)
         facts.redis_memory = self._kept.get("memory", _MEMORY_SECONDS, self._memory)
 
     def _read_workers(self, facts: SystemFacts, system: SystemReading) -> None:
@@ -137,6 +141,11 @@ class FactCollector:
         facts.heartbeat_age = system.tick_lag_seconds
         facts.lags = {name: lag.seconds for name, lag in system.lags.items()}
         facts.inbox_entries, facts.dead_letters = system.inbox_entries, system.dead_letters
+
+    def _read_gpus(self, facts: SystemFacts, system: SystemReading) -> None:
+        nodes = [node for node in facts.nodes or () if node["gpus"]["groups"]]
+        held = stored_snapshot(self._client, HOLDERS).get("nodes", ()) if nodes else ()
+        self.gpus = gpu_uses(nodes, held, system.gpus())
 
     def _fresh(self, topic: str, now: float) -> dict[str, Any] | None:
         snapshot = stored_snapshot(self._client, topic)

@@ -2,7 +2,7 @@
 
 Each projector worker runs a watch; the one with the claim (`ProblemStore.claim`) judges. It continues from
 what is stored, so a restart raises and announces nothing twice. Readers take the stored problems, or follow
-the topics ``problems`` and ``resources``; of a project while a page follows it.
+the topics ``problems``, ``resources`` and ``gpus``; of a project while a page follows it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 
 from domain.redis_keys import Keys
+from tangram_web.live.gpu_use import use_body
 from tangram_web.live.publisher import FramePublisher
 from tangram_web.live.topic_store import followed_projects, stored_snapshot
-from tangram_web.live.topics import OVERVIEW, PROBLEMS, RESOURCES, TopicFrame
+from tangram_web.live.topics import GPUS, OVERVIEW, PROBLEMS, RESOURCES, TopicFrame
 from tangram_web.problems.announcing import announce
 from tangram_web.problems.collecting import FactCollector
 from tangram_web.problems.facts import SystemFacts
@@ -139,6 +140,7 @@ class ProblemWatch:
         return [
             _frame(f"{PROBLEMS}{suffix}", facts.now, body),
             _frame(f"{RESOURCES}{suffix}", facts.now, {"rows": packed}),
+            _frame(f"{GPUS}{suffix}", facts.now, use_body(self._collector.gpus)),
         ]
 
 

@@ -13,6 +13,7 @@ from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.project_choice import project_choice_of
 from tangram_web.dashboard.resource_selectors import (
     NO_INSTANT,
+    card_use,
     holders_of,
     instant_of,
     scene_node_seen_by,
@@ -34,6 +35,7 @@ def gpu(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
         return refuse(request, "No such instant", problem, 400)
     live = scrub is None or scrub["at"] is None
     offered, holders = holders_of(choice.sight(sight), "gpu") if live else (True, [])
+    cards, chunks = card_use() if live else ([], {})
     return {
         "scope": choice,
         "kind": "gpu",
@@ -42,7 +44,9 @@ def gpu(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
         "empty": "No node offers GPUs. Nodes offer the GPUs that NVML finds, or declared ones:",
         "command": "TANGRAM_NODE_GPUS=8 ./tangram up",
         "some": offered,
-        "holders": holders,
+        "holders": [row | {"use": chunks.get((row["node"], row["units"]))} for row in holders],
+        "cards": cards,
+        "live": live,
         "memory": service_memory() if live else [],
     }
 

@@ -11,6 +11,7 @@ from domain.version import VERSION
 from tangram_web.dashboard.scheduler_selectors import asked
 from tangram_web.lib import bus, scheduler_client
 from tangram_web.lib.job_runs import JobRun, JobRuns
+from tangram_web.live.gpu_use import gpu_uses, node_rows
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import NODES
 from tangram_web.metrics.reading import READERS, read_system
@@ -25,6 +26,8 @@ def workers(request: HttpRequest) -> dict[str, Any]:
         standing = read_system(bus.redis_client(), bus.keys(), READERS)
         runs = JobRuns(bus.redis_client(), bus.keys()).all()
         nodes = stored_snapshot(bus.redis_client(), NODES).get("nodes", [])
+        use = node_rows(gpu_uses(nodes, (), standing.gpus()))
+        nodes = [node | {"use": use.get(node["name"])} for node in nodes]
     except redis.RedisError as error:
         standing, problem = None, f"redis does not answer: {error}"
     warm = [] if standing is None else [(*key, facts) for key, facts in standing.warm()]

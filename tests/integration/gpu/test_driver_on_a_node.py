@@ -178,7 +178,7 @@ async def test_memory_of_a_foreign_process_is_respected_and_the_process_named(
     await driver.open()
     try:
         reported = await driver.run(an_order("1", "a"), lambda: None)
-        assert driver.measured() == {0: UnitUse(0.9, 60 * GIB)}
+        assert driver.measured() == {0: UnitUse(0.9, 60 * GIB, 80 * GIB)}
     finally:
         await driver.close()
     assert (reported.outcome, reported.never_started) == (Outcome.INFRA_FAILED, True)

@@ -94,6 +94,7 @@ def test_used_and_granted_resources_are_exported(
         "at": time() + 300,
         "repairs": 3,
         "gpus": gpus,
+        "gpu_memory": {"0": 4 * 2**30},
         "service_memory": (3, 8),
     }
     redis_bus.hset(KEYS.workers, "node@n1", json.dumps(life))
@@ -115,6 +116,8 @@ def test_used_and_granted_resources_are_exported(
     assert found["tangram_gpu_busy_ratio", first] == 0.35
     assert ("tangram_gpu_busy_ratio", second) not in found
     assert found["tangram_gpu_memory_used_bytes", second] == 5
+    assert found["tangram_gpu_memory_total_bytes", first] == 4 * 2**30
+    assert ("tangram_gpu_memory_total_bytes", second) not in found  # of an earlier version
     on_node = (("node", "n1"),)
     assert found["tangram_gpu_service_host_memory_used_bytes", on_node] == 3
     assert found["tangram_gpu_service_host_memory_capacity_bytes", on_node] == 8

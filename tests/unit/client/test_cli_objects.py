@@ -45,6 +45,20 @@ def test_list_of_services_reads_them_from_the_configuration(server: FakeServer) 
     assert row.split() == ["reward", "torch", "–"]
 
 
+def test_list_of_gpus_shows_a_card_and_a_gpu_without_one(server: FakeServer) -> None:
+    card = {"id": "n1/0", "pool": "train", "chunk": "0-1", "state": "measured", "busy_ratio": 0.35}
+    none = {"id": "n2/0", "pool": "train", "chunk": "", "state": "simulated", "busy_ratio": None}
+    body = {"results": [card, none], "next": None, "previous": None}
+    server._faults.append(lambda request: httpx.Response(200, json=body))
+
+    heading, real, simulated = tangram(server, "list", "gpus").stdout.splitlines()
+
+    assert server.sent[-1].path == "/api/v1/gpus"
+    assert heading.split()[:5] == ["ID", "POOL", "CHUNK", "STATE", "BUSY_RATIO"]
+    assert real.split()[:5] == ["n1/0", "train", "0-1", "measured", "0.35"]
+    assert simulated.split()[:5] == ["n2/0", "train", "–", "simulated", "–"]
+
+
 def test_list_asks_for_an_order_of_the_explorer(server: FakeServer, client: Client) -> None:
     client.run(ACTION)
 

@@ -109,6 +109,15 @@ def test_gpu_activity_is_measured_except_of_a_lost_gpu() -> None:
         FakeNvml({"gib": 80, "used_gib": 60, "busy": 35}, {"used_gib": 1}, {"lost": 1})
     )
 
-    assert meter.use(0) == UnitUse(0.35, 60 * GIB)
-    assert meter.use(1) == UnitUse(None, GIB)
+    assert meter.use(0) == UnitUse(0.35, 60 * GIB, 80 * GIB)
+    assert meter.use(1) == UnitUse(None, GIB, 80 * GIB)
     assert meter.use(2) is None
+
+
+def test_the_fake_has_no_call_that_nvml_lacks() -> None:
+    import pynvml
+
+    calls = [name for name in vars(FakeNvml) if name.startswith("nvml")]
+
+    assert len(calls) > 10
+    assert [name for name in calls if not callable(getattr(pynvml, name, None))] == []
