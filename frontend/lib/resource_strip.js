@@ -85,6 +85,7 @@ export class ResourceStrip {
       const copy = /** @type {DocumentFragment} */ (this.template.content.cloneNode(true));
       const line = /** @type {HTMLElement} */ (copy.firstElementChild);
       line.dataset.id = row.id;
+      line.dataset.scope = row.id;
       lines.push(line);
     }
     this.body.replaceChildren(...lines);

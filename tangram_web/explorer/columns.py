@@ -54,6 +54,8 @@ class Column:
     usual: bool = True
     #: Shown on a phone, with a second line in it.
     lead: bool = False
+    #: Its number is on other pages, too (`data-figure` of the markup).
+    figure: bool = False
 
 
 def text_of(value: Any) -> str:
@@ -319,8 +321,8 @@ _COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("project", "Project", _plain("project")),
         Column("pool", "Pool", _plain("pool")),
         Column("opened", "Opened", _instant("opened_at"), "opened"),
-        Column("actions", "Actions", _actions_of("task"), "actions", right=True),
-        Column("finished", "Finished", _count("finished"), "finished", right=True),
+        Column("actions", "Actions", _actions_of("task"), "actions", right=True, figure=True),
+        Column("finished", "Finished", _count("finished"), "finished", right=True, figure=True),
         Column("failing", "Exit not 0", _failing, "failing", right=True),
         Column("external", "Sum of ACT", _duration("external_seconds"), "external", right=True),
     ),
