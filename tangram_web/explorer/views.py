@@ -13,12 +13,13 @@ from django.urls import reverse
 from domain.errors import InvalidRequest, NotFound
 from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.scheduler_selectors import asked, without_hidden_names
+from tangram_web.explorer.act_sums import act_sums
 from tangram_web.explorer.completion import completions
 from tangram_web.explorer.conditions import parts_of, rows_of
-from tangram_web.explorer.facets import count_rows
+from tangram_web.explorer.facets import Counted, count_rows
 from tangram_web.explorer.fields import ACTIONS, TABS, TASKS, TRAJECTORIES, Tab
-from tangram_web.explorer.heatmap import heatmap_of
-from tangram_web.explorer.language import QueryError, parse
+from tangram_web.explorer.heatmap import ActMap, heatmap_of, heatmap_of_sums
+from tangram_web.explorer.language import Query, QueryError, parse
 from tangram_web.explorer.listing import explained, listing
 from tangram_web.explorer.old_addresses import query_of_old
 from tangram_web.explorer.saved_views import (
@@ -112,8 +113,15 @@ def counts(request: HttpRequest, sight: Sight, tab: str) -> Answer:
         "tab": known,
         "counted": counted,
         "address": reverse(PAGES[known.name]),
-        "heat": heatmap_of(query, counted.durations, now) if known is ACTIONS else None,
+        "heat": _heatmap(query, sight, counted, now) if known is ACTIONS else None,
     }
+
+
+def _heatmap(query: Query, sight: Sight, counted: Counted, now: float) -> ActMap | None:
+    """Return the map of all actions where rollups have them, else of those that were counted."""
+    sums = act_sums(query, sight, counted.durations, now) if counted.more else None
+    drawn = None if sums is None else heatmap_of_sums(sums)
+    return drawn or heatmap_of(query, counted.durations, now)
 
 
 def complete(request: HttpRequest, sight: Sight, tab: str) -> HttpResponse:

@@ -33,9 +33,8 @@ def query_range(
     read: Reader, first: float, last: float, now: float, sizes: tuple[int, ...] = SIZES
 ) -> RangeResult:
     """Return the points and the summary of wall clock [first, last), from rollups of ``sizes``."""
-    size = _finest_size(first, now, sizes)
+    size, rollups = read_range(read, first, last, now, sizes)
     width = max(size, size * math.ceil((last - first) / MAX_POINTS / size))
-    rollups = _read_all(read, [each for each in sizes if each <= size], first, last)
     groups: dict[int, list[Rollup]] = {}
     for one in rollups:
         groups.setdefault(one.at - one.at % width, []).append(one)
@@ -50,9 +49,16 @@ def query_histogram(
     read: Reader, first: float, last: float, now: float, sizes: tuple[int, ...] = SIZES
 ) -> PhaseHistogram:
     """Return the durations of the actions that ended in wall clock [first, last)."""
-    size = _finest_size(first, now, sizes)
-    rollups = _read_all(read, [each for each in sizes if each <= size], first, last)
+    _, rollups = read_range(read, first, last, now, sizes)
     return merge(rollups, int(first)).durations()
+
+
+def read_range(
+    read: Reader, first: float, last: float, now: float, sizes: tuple[int, ...] = SIZES
+) -> tuple[int, list[Rollup]]:
+    """Return the coarsest size that a range is read in, and its rollups, oldest first; its newest part from finer sizes."""
+    size = _finest_size(first, now, sizes)
+    return size, _read_all(read, [each for each in sizes if each <= size], first, last)
 
 
 def summarize(rollup: Rollup) -> dict[str, Any]:
