@@ -20,6 +20,7 @@ from tangram_client._async_calls import AnyAction, AsyncCalls, AsyncTrajectory
 from tangram_client._async_fleets import AsyncFleetCalls
 from tangram_client._async_rollouts import AsyncBackendCalls, AsyncRolloutCalls
 from tangram_client._async_selectors import AsyncSelectorCalls
+from tangram_client._async_views import AsyncViewCalls
 from tangram_client._calls import MAX_BATCH
 from tangram_client.errors import BadAnswer, TangramClientError, refusal
 from tangram_client.models import ActionView, Batch, BatchItem
@@ -146,6 +147,11 @@ class AsyncClient(AsyncCalls):
     def selectors(self) -> AsyncSelectorCalls:
         """Selectors of parallelism, which are of all projects."""
         return AsyncSelectorCalls(self)
+
+    @property
+    def views(self) -> AsyncViewCalls:
+        """Saved views of the explorer; new ones are of the client's project."""
+        return AsyncViewCalls(self, self._project)
 
     @cached_property
     def _batcher(self) -> Batcher:

@@ -18,6 +18,7 @@ from tangram_client._sync_calls import AnyAction, SyncCalls, Trajectory
 from tangram_client._sync_fleets import FleetCalls
 from tangram_client._sync_rollouts import BackendCalls, RolloutCalls
 from tangram_client._sync_selectors import SelectorCalls
+from tangram_client._sync_views import ViewCalls
 
 __all__ = ["AnyAction", "Client", "Trajectory"]
 
@@ -49,6 +50,11 @@ class Client(SyncCalls):
     def selectors(self) -> SelectorCalls:
         """Selectors of parallelism, which are of all projects."""
         return SelectorCalls(self)
+
+    @property
+    def views(self) -> ViewCalls:
+        """Saved views of the explorer; new ones are of the client's project."""
+        return ViewCalls(self, self._project)
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from tangram_web.compare.api import CompareView
 from tangram_web.dashboard.gpu_api import Gpus
 from tangram_web.dashboard.pages import url_patterns
 from tangram_web.doctor.api import Checks
-from tangram_web.explorer.api import SavedViewsApi
+from tangram_web.explorer.api import SavedViewApi, SavedViewsApi
 from tangram_web.metrics.views import MetricsView
 from tangram_web.problems.api import Problems
 from tangram_web.reports.api import TaskReportApi
@@ -36,6 +36,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/problems", Problems.as_view()),
     path("api/v1/gpus", Gpus.as_view()),
     path("api/v1/views", SavedViewsApi.as_view()),
+    path("api/v1/views/<path:view>", SavedViewApi.as_view()),
     path("api/v1/compare", CompareView.as_view(), name="compare-api"),
     path("api/v1/tasks/<str:task>/report", TaskReportApi.as_view()),
     path("api/v1/", include("tangram_web.records.api.urls")),

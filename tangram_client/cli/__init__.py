@@ -34,6 +34,7 @@ from tangram_client.cli.shell import Verbs, connected
 from tangram_client.cli.status import status
 from tangram_client.cli.token import token
 from tangram_client.cli.top import top
+from tangram_client.cli.view import view
 from tangram_client.cli.watch import watch
 
 
@@ -78,6 +79,7 @@ for _verb in (
     fleet,
     selector,
     token,
+    view,
     watch,
     replay,
     report,

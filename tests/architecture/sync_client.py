@@ -22,6 +22,7 @@ MODULES = {
         "selectors",
         "sessions",
         "snapshots",
+        "views",
     )
 }
 
@@ -41,6 +42,7 @@ REPLACEMENTS = (
     (r"AsyncBatchCalls", "BatchCalls"),
     (r"AsyncFleetCalls", "FleetCalls"),
     (r"AsyncSelectorCalls", "SelectorCalls"),
+    (r"AsyncViewCalls", "ViewCalls"),
     (r"AsyncPatientSender", "PatientSender"),
     (r"AsyncRolloutClient", "RolloutClient"),
     (r"AsyncDapo", "Dapo"),
@@ -66,6 +68,7 @@ DOCSTRINGS = {
     "_async_selectors": "Selectors of parallelism, blocking.",
     "_async_sessions": "Sessions of an environment, blocking.",
     "_async_snapshots": "Snapshots of environments, blocking.",
+    "_async_views": "Saved views, blocking.",
 }
 _REST = """ Generated from `{name}`: change that one.
 

@@ -18,8 +18,9 @@ from tests.architecture import measures, words
 #: rollouts, 135 before their pages, 142 before fleets and their placement, 150
 #: before their router, keeper and page, 175 before the dispatcher and the selector, 190 before the console's
 #: problems, explorer and comparisons, whose language, conditions and statistics are modules of one page, 205 before
-#: views that webhooks watch and lists of the API in the explorer's orders, 207 before submissions of pages.
-SINGLE_IMPORTERS = 208
+#: views that webhooks watch and lists of the API in the explorer's orders, 207 before submissions of pages, heatmaps from
+#: rollups and saved views in the client.
+SINGLE_IMPORTERS = 211
 #: The aim of each is 0.
 CYCLES = 0
 DUPLICATE_CLASSES = 0
