@@ -1,9 +1,9 @@
 /**
- * The filter bar: `/` focuses it; names of filters, then their values with counts are completed.
+ * The filter bar: `/` or `f` focuses it; names of filters, then their values with counts are completed.
  * @module
  */
 
-import { bind } from "../lib/keys.js";
+import { bindFilter } from "../lib/keys.js";
 
 /** @typedef {{ text: string, says: string, count: number | null }} Option */
 
@@ -21,7 +21,7 @@ let asked = 0;
 
 export function completeFilter() {
   if (!form || !input || !list) return;
-  bind("/", () => input.focus(), "Filter");
+  bindFilter(() => input.focus());
   input.addEventListener("input", later);
   input.addEventListener("focus", later);
   input.addEventListener("blur", () => setTimeout(close, 150)); // a click on an option comes first

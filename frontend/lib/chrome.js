@@ -3,7 +3,7 @@
  * @module
  */
 
-import { bind, known } from "./keys.js";
+import { bind, bindFilter, known } from "./keys.js";
 import { open } from "./palette.js";
 import "./rows.js";
 import { reach } from "./scroll.js";
@@ -37,7 +37,7 @@ const filter = () =>
     [...document.querySelectorAll("main :is([type=search], form.filters input:not([type=hidden], [type=checkbox]))")]
       .find((field) => field.checkVisibility())
   );
-bind("/", () => filter()?.focus(), "Filter", () => filter() !== undefined);
+bindFilter(() => filter()?.focus(), () => filter() !== undefined);
 bind("Ctrl k", open, "Find an object, a page or a verb");
 bind("?", showHelp, "This help");
 for (const link of document.querySelectorAll("nav a[data-key]")) {

@@ -23,6 +23,15 @@ export function bind(keys, act, says = "", when = () => true) {
   bindings.set(keys, { keys, act, says, when });
 }
 
+/**
+ * Let `/` and `f` focus the filter of the page.
+ * @param {() => void} focus
+ * @param {() => boolean} [when] whether the page has one
+ */
+export function bindFilter(focus, when = () => true) {
+  for (const key of ["/", "f"]) bind(key, focus, "Filter", when);
+}
+
 /** The element that a key presses. @param {string} key @returns {HTMLElement | null} */
 function hotElement(key) {
   if (key.length !== 1 || key === '"' || key === "\\") return null;

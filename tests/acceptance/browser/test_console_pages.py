@@ -56,6 +56,8 @@ def test_keys_go_from_page_to_page(open_page: Open) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     page.keyboard.press("?")
     expect(page.locator("#help tr", has_text="Pause or resume the live page")).to_be_visible()
+    # The Overview has no filter.
+    expect(page.locator("#help tr", has_text="Filter")).to_have_count(0)
     page.mouse.click(5, 5)  # beside the dialog
     expect(page.locator("#help")).to_be_hidden()
     for key, title in (
@@ -100,7 +102,15 @@ def test_the_explorer_completes_a_filter_and_cancels_what_is_selected(
     run(tangram, "sh", "-c", "exit 3", task="explored")
     page = open_page("/actions/?q=")
     expect(page.locator("#facets")).to_contain_text("queued")
+    page.keyboard.press("?")
+    expect(page.locator("#help tr", has_text="Filter").locator("kbd")).to_have_text(["/", "f"])
+    page.keyboard.press("?")
     page.keyboard.press("/")
+    expect(page.locator("#filter")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#filter")).not_to_be_focused()
+    page.keyboard.press("f")
+    expect(page.locator("#filter")).to_be_focused()
     page.keyboard.type("exit:")
     expect(page.get_by_role("option", name="exit:!=0")).to_be_visible()
     page.keyboard.type("3 task:expl")
