@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from tangram_web.explorer.conditions import parts_of, rows_of
+from tangram_web.explorer.conditions import parts_of
 from tangram_web.explorer.facets import EXACT
 from tangram_web.explorer.fields import NONE, Field, FieldKind, Tab
 from tangram_web.explorer.impossible import why_nothing
+from tangram_web.explorer.indexes import rows_by_id
 from tangram_web.explorer.language import Query, QueryError, parse
 from tangram_web.explorer.values import quote
 from tangram_web.live.access import Sight
@@ -89,7 +90,7 @@ def _counts(tab: Tab, sight: Sight, query: Query, field: Field, now: float) -> C
         return None
     found: Counter[str] = Counter()
     for part in parts_of(tab):
-        rows = rows_of(tab, part, query, sight, now).order_by("-pk")
+        rows = rows_by_id(tab, part, query, sight, now, EXACT).order_by("-pk")
         for value in rows.values_list(field.column, flat=True)[:EXACT]:
             found[_said(field, value)] += 1
     return found

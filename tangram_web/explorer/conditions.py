@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
@@ -38,7 +39,6 @@ from django.db.models import (
     TextField,
 )
 from django.db.models.functions import Cast, Coalesce
-from django.db.models.lookups import In
 
 from domain.action import ActionState
 from domain.rollouts import RolloutState
@@ -65,12 +65,6 @@ ALL: Final = ~NOTHING
 SKEW_SECONDS: Final = 300
 #: Names that a beginning is replaced by; with more, the rows themselves are compared.
 MAX_NAMES: Final = 400
-#: Actions of tasks from which on an index of tasks is not used to find the first of an order.
-WIDE: Final = 20_000
-#: A time so short that its range of ids has few rows, in seconds.
-RECENT: Final = 86_400
-#: Fields whose indexes have few rows of each value.
-_SELECTIVE: Final = frozenset({"", "id", "exit", "outcome", "trajectory"})
 _FINISHED: Final = "finished"
 _LIVE_STATES: Final = {
     "actions": [state.value for state in ActionState if state != _FINISHED],
@@ -112,24 +106,22 @@ def parts_of(tab: Tab) -> tuple[RowPart, ...]:
 
 
 def rows_of(
-    tab: Tab, part: RowPart, query: Query, sight: Sight, now: float, *, ordered: bool = False
-) -> QuerySet[Any]:
+    tab: Tab, part: RowPart, query: Query, sight: Sight, now: float,
+    plain: frozenset[str] = frozenset(),
+) -> QuerySet[Any]:  # fmt: skip
     """Return the rows of a part that a query selects and a reader may see, in no order.
 
-    ``ordered`` says that an index has their order: conditions that select much then use no index.
+    ``plain``: columns whose indexes SQLite does not use; an empty one: those of words.
     """
     rows = sight.of(_rows(tab, part))
-    ordered = ordered and part is RowPart.ENDED and not _is_narrow(query, now)
     for term in query.terms:
-        wide = ordered and term.field.name == "task" and _is_wide(tab, term)
-        rows = rows.filter(_unindexed_task(term) if wide else _condition(tab, part, term, now))
+        column = term.field.column
+        if column in plain and not term.negated:
+            columns = [column] if column else ["task", "trajectory"]
+            rows = rows.alias(**{f"plain_{name}": _Unindexed(F(name)) for name in columns})
+            term = replace(term, field=replace(term.field, column=f"plain_{column}"))
+        rows = rows.filter(condition_of(tab, part, term, now))
     return rows.order_by()
-
-
-def _is_narrow(query: Query, now: float) -> bool:
-    """Say whether an index of another condition than the task finds few rows."""
-    recent = any(now - instant(term.values[0], now) <= RECENT for term in query.of("since"))
-    return recent or any(term.field.name in _SELECTIVE for term in query.terms if not term.negated)
 
 
 class _Unindexed(Func):
@@ -138,25 +130,8 @@ class _Unindexed(Func):
     template = "+%(expressions)s"
 
 
-def _is_wide(tab: Tab, term: FilterTerm) -> bool:
-    """Say whether an index of the order finds rows of these tasks sooner than one of the task.
-
-    Only SQLite is helped, which has no statistics; a task's own row has the number of its actions.
-    """
-    if connection.vendor != "sqlite" or tab.name != "actions" or term.negated:
-        return False
-    names = _task_names(term)
-    if len(names) > MAX_NAMES:
-        return False
-    tasks = TaskRecord.objects.filter(name__in=names)
-    return (tasks.order_by().aggregate(all=Sum("actions"))["all"] or 0) > WIDE
-
-
-def _unindexed_task(term: FilterTerm) -> Q:
-    return Q(In(_Unindexed(F("task")), _task_names(term)))
-
-
-def _task_names(term: FilterTerm) -> list[str]:
+def task_names(term: FilterTerm) -> list[str]:
+    """Return the names of the tasks that a term selects: one more than `MAX_NAMES` of a beginning, at most."""
     names = [value.text for value in term.values if value.sign is Sign.IS]
     for value in term.values:
         if value.sign is Sign.BEGINS:
@@ -175,15 +150,22 @@ def at_time(seconds: float) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=max(0.0, min(seconds, 2.2e11)))
 
 
-def _rows(tab: Tab, part: RowPart) -> QuerySet[Any]:
+def whole_rows(tab: Tab) -> QuerySet[Any]:
+    """Return all rows of a tab, with what the tab computes of them."""
     match tab.name:
         case "trajectories":
             return TrajectoryRecord.objects.all()
         case "tasks":
             return TaskRecord.objects.annotate(failing=failing_count())
-    rows: QuerySet[Any] = (
-        ActionRecord.objects.all() if tab.name == "actions" else RolloutRecord.objects.all()
-    )
+        case "rollouts":
+            return RolloutRecord.objects.all()
+    return ActionRecord.objects.all()
+
+
+def _rows(tab: Tab, part: RowPart) -> QuerySet[Any]:
+    rows = whole_rows(tab)
+    if tab.name not in TWO_PARTS:
+        return rows
     if part is RowPart.ENDED:
         return rows.filter(state=_FINISHED)
     # The first condition is that of the partial index, the second has its first column.
@@ -203,7 +185,8 @@ def failing_count() -> Coalesce:
     return Coalesce(Subquery(counted), 0, output_field=IntegerField())
 
 
-def _condition(tab: Tab, part: RowPart, term: FilterTerm, now: float) -> Q:
+def condition_of(tab: Tab, part: RowPart, term: FilterTerm, now: float) -> Q:
+    """Return the condition of a term on the rows of a part."""
     special = _SPECIAL.get((tab.name, term.field.name)) or _SPECIAL.get(("", term.field.name))
     if special is not None:
         found = any_of(special(tab, part, term.field, value, now) for value in term.values)
@@ -323,7 +306,7 @@ def _state(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q
 def _outcome(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q:
     if part is RowPart.LIVE:
         return ALL if value.sign is Sign.NONE else NOTHING
-    return NOTHING if value.sign is Sign.NONE else Q(outcome=value.text)
+    return NOTHING if value.sign is Sign.NONE else Q(**{field.column: value.text})
 
 
 def _exit(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q:
@@ -366,16 +349,16 @@ def _door(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q:
 
 def _task(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q:
     if value.sign is not Sign.BEGINS:
-        return Q(task=value.text)
-    return _named("task", TaskRecord, value.text)
+        return Q(**{field.column: value.text})
+    return _named(field.column, TaskRecord, value.text)
 
 
 def _trajectory(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q:
     if value.sign is Sign.NONE:
         return Q(trajectory__isnull=True)
     if value.sign is not Sign.BEGINS:
-        return Q(trajectory=value.text)
-    return _named("trajectory", TrajectoryRecord, value.text)
+        return Q(**{field.column: value.text})
+    return _named(field.column, TrajectoryRecord, value.text)
 
 
 def names_of(model: type[Model], head: str) -> list[str]:
@@ -440,8 +423,8 @@ def _word(tab: Tab, part: RowPart, field: Field, value: Value, now: float) -> Q:
             like_id = text.startswith(prefix) or prefix.startswith(text)
             return (
                 (_id(tab, part, _ID, value, now) if like_id else NOTHING)
-                | _named("task", TaskRecord, text)
-                | _named("trajectory", TrajectoryRecord, text)
+                | _named(f"{field.column}task", TaskRecord, text)
+                | _named(f"{field.column}trajectory", TrajectoryRecord, text)
             )
         case "rollouts":
             named = _named("task", TaskRecord, text) | begins("instance", text)

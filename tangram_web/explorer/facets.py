@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tangram_web.explorer.conditions import parts_of, rows_of
+from tangram_web.explorer.conditions import parts_of
 from tangram_web.explorer.fields import NONE, Field, FieldKind, Tab
+from tangram_web.explorer.indexes import rows_by_id
 from tangram_web.explorer.language import FilterTerm, Query
 from tangram_web.explorer.values import Sign, Value, write_value
 from tangram_web.live.access import Sight
@@ -78,7 +79,7 @@ def count_rows(tab: Tab, query: Query, sight: Sight, now: float) -> Counted:
     for part in parts_of(tab):
         if len(rows) <= EXACT:
             # Unfinished rows first: they are few.
-            selected = rows_of(tab, part, query, sight, now).order_by("-pk")
+            selected = rows_by_id(tab, part, query, sight, now, EXACT + 1).order_by("-pk")
             wanted = [*columns, *(_DURATIONS if timed else ())]
             rows += selected.values_list(*wanted)[: EXACT + 1 - len(rows)]
     more = len(rows) > EXACT

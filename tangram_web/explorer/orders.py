@@ -64,15 +64,18 @@ class Stream:
         rest = Q(**{beyond: value}) | Q(**{self.column: value, ids: row_id})
         return self._with(self.rows.filter(reach & rest))
 
-    def first(self, limit: int) -> list[tuple[Key, str, Any]]:
-        """Return the first rows with their keys and ids."""
+    def first(self, limit: int) -> list[tuple[Key, str]]:
+        """Return key and id of the first rows.
+
+        Whole rows are large: a database that sorts those of a time would write them to a file.
+        """
         minus = "-" if self.falls is not self.flipped else ""
         names = [f"{minus}{self.column}", f"{'-' if self.falls else ''}pk"]
-        ordered = self.rows.order_by(*(names[1:] if self.column == "pk" else names))
-        return [(self._key_of(row), row.pk, row) for row in ordered[:limit]]
-
-    def _key_of(self, row: Any) -> Key:
-        return "" if self.column == "pk" else self.key(getattr(row, self.column))
+        if self.column == "pk":
+            ids = self.rows.order_by(names[1]).values_list("pk", flat=True)
+            return [("", row_id) for row_id in ids[:limit]]
+        ordered = self.rows.order_by(*names).values_list(self.column, "pk")
+        return [(self.key(value), row_id) for value, row_id in ordered[:limit]]
 
     def _with(self, rows: QuerySet[Any]) -> Stream:
         return Stream(rows, self.column, self.falls, self.key, self.value, self.flipped)

@@ -5,6 +5,7 @@ Rules
    time. A page that is loaded again begins at a new one.
 2. A cursor names the last row: a page costs the same wherever it is.
 3. The text of a query is read before any row is: a mistake reads nothing.
+4. Keys and ids are read first, in the order of the list, then the rows of the page by their ids.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tangram_web.explorer.conditions import parts_of, rows_of
+from tangram_web.explorer.conditions import parts_of, whole_rows
 from tangram_web.explorer.fields import Tab
+from tangram_web.explorer.indexes import rows_by_id, rows_in_order
 from tangram_web.explorer.language import Query
 from tangram_web.explorer.orders import Key, Order, Stream, sections
 from tangram_web.live.access import Sight
@@ -77,10 +79,12 @@ def read_page(
     """Return the first rows of a list, or those after ``cursor``."""
     at = now if cursor is None else cursor.at
     parts = {
-        part: rows_of(tab, part, query, sight, at, ordered=order.indexed).defer(*LARGE[tab.name])
+        part: rows_by_id(tab, part, query, sight, at)
+        if order.column == "pk"
+        else rows_in_order(tab, part, query, sight, at, indexed=order.indexed)
         for part in parts_of(tab)
     }
-    found: list[tuple[int, Key, str, Any]] = []
+    found: list[tuple[int, Key, str]] = []
     for number, streams in enumerate(sections(tab, order, parts, at, falls=falls)):
         if cursor is not None and number < cursor.section:
             continue
@@ -89,11 +93,17 @@ def read_page(
         found += [(number, *each) for each in _merged(streams, limit + 1 - len(found))]
         if len(found) > limit:
             break
-    rows, following = found[:limit], None
-    if len(found) > limit:
-        section, key, row_id, _ = rows[-1]
-        following = Cursor(at, section, key, row_id)
-    return RowPage([row for *_, row in rows], at, following)
+    following = Cursor(at, *found[limit - 1]) if len(found) > limit else None
+    return RowPage(_whole(tab, [row_id for *_, row_id in found[:limit]]), at, following)
+
+
+def _whole(tab: Tab, ids: list[str]) -> list[Any]:
+    """Return the rows of ids in their order; one that was deleted meanwhile is left out."""
+    if not ids:
+        return []
+    rows = whole_rows(tab).filter(pk__in=ids).order_by().defer(*LARGE[tab.name])
+    by_id = {row.pk: row for row in rows}
+    return [by_id[row_id] for row_id in ids if row_id in by_id]
 
 
 def _after(streams: list[Stream], cursor: Cursor) -> list[Stream]:
@@ -103,10 +113,10 @@ def _after(streams: list[Stream], cursor: Cursor) -> list[Stream]:
         return [replace(stream, rows=stream.rows.none()) for stream in streams]
 
 
-def _merged(streams: list[Stream], limit: int) -> list[tuple[Key, str, Any]]:
+def _merged(streams: list[Stream], limit: int) -> list[tuple[Key, str]]:
     lists = [stream.first(limit) for stream in streams]
     if len(lists) == 1:
         return lists[0]
     falls = streams[0].falls
-    merged = heapq.merge(*lists, key=lambda each: (each[0], each[1]), reverse=falls)
+    merged = heapq.merge(*lists, reverse=falls)
     return [each for each, _ in zip(merged, range(limit), strict=False)]

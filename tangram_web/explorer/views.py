@@ -15,10 +15,11 @@ from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.scheduler_selectors import asked, without_hidden_names
 from tangram_web.explorer.act_sums import act_sums
 from tangram_web.explorer.completion import completions
-from tangram_web.explorer.conditions import parts_of, rows_of
+from tangram_web.explorer.conditions import parts_of
 from tangram_web.explorer.facets import Counted, count_rows
 from tangram_web.explorer.fields import ACTIONS, TABS, TASKS, TRAJECTORIES, Tab
 from tangram_web.explorer.heatmap import ActMap, heatmap_of, heatmap_of_sums
+from tangram_web.explorer.indexes import rows_by_id
 from tangram_web.explorer.language import Query, QueryError, parse
 from tangram_web.explorer.listing import explained, listing
 from tangram_web.explorer.old_addresses import query_of_old
@@ -159,8 +160,8 @@ def ids(request: HttpRequest, sight: Sight, tab: str) -> HttpResponse:
     now, found = time(), list[tuple[str, ...]]()
     columns = ("pk", "project", "task") if known is ACTIONS else ("pk",)
     for part in parts_of(known):
-        rows = rows_of(known, part, query, sight, now).order_by("-pk").values_list(*columns)
-        found += rows[: MOST_SELECTED + 1 - len(found)]
+        rows = rows_by_id(known, part, query, sight, now, MOST_SELECTED + 1).order_by("-pk")
+        found += rows.values_list(*columns)[: MOST_SELECTED + 1 - len(found)]
     kept = found[:MOST_SELECTED]
     tasks = ["/".join(owner) or key for key, *owner in kept]
     answer = {"ids": [key for key, *_ in kept], "tasks": tasks}
