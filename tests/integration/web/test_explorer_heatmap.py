@@ -116,7 +116,8 @@ def test_the_map_of_rollups_is_that_of_all_rows(
     every = sum(by_power(exact).values())
 
     assert f"about {drawn.actions:,} finished actions, from 15-second sums" in page
-    assert (drawn.columns, drawn.begins) == (exact.columns, pytest.approx(exact.begins, abs=15))
+    assert drawn.columns == exact.columns
+    assert drawn.begins == pytest.approx(exact.begins, abs=15)
     # What differs is at the edges of columns (15 s of 83 s) and of powers (a bin of 8.5 %).
     assert drawn.actions == pytest.approx(every, rel=0.01)
     moved = [sum(abs(of(drawn)[key] - of(exact)[key]) for key in of(drawn) | of(exact)) / every
@@ -152,7 +153,7 @@ def test_durations_of_the_map_select_the_rows_that_it_counts(
 @pytest.mark.parametrize(
     "query",
     ["since:100m task:swe", "since:100m act:>1ms", "since:100m -project:other", "since:100m project:def*",
-     "since:100m exit:0", "since:10d until:9d project:default,other", "since:100m outcome:completed"],
+     "since:100m exit:0", "since:100m project:default,other", "since:100m outcome:completed"],
 )  # fmt: skip
 def test_a_query_that_rollups_cannot_express_reads_rows(
     browser: Client, made: Durations, query: str
@@ -160,9 +161,8 @@ def test_a_query_that_rollups_cannot_express_reads_rows(
     drawn, page = shown(browser, query)
 
     assert "sums" not in page
-    if drawn:
-        assert (drawn.size, drawn.actions) == (0, 200)
-        assert "sample: the latest 200 actions" in page
+    assert (drawn.size, drawn.actions) == (0, 200)
+    assert "sample: the latest 200 actions" in page
 
 
 def test_a_map_of_few_rows_is_of_these_rows(
