@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from django.test import Client
 
+from benchmarks.console_effects import VERBS
 from simulator import effect
 from simulator.effect_request import EffectRequest, EffectResult
-from tangram_web.operations.effects import EffectView
+from tangram_web.operations.effects import PROPOSALS, EffectView
 from tangram_web.pools.models import ConfigRevision
 from tangram_web.records.models import ActionRecord, TaskRecord
 from tangram_web.simulations import effects
@@ -139,3 +140,7 @@ def test_after_a_question_that_took_too_long_the_next_window_is_shorter(
     assert simulator.ask(b"{}", b"", 60.0).problem == "none"
     assert simulator.most_bytes == 2**20
     simulator.stop()
+
+
+def test_the_benchmark_of_effects_opens_every_simulated_verb() -> None:
+    assert sorted((verb.kind, verb.name) for verb in VERBS) == sorted(PROPOSALS)
