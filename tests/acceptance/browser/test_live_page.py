@@ -54,6 +54,30 @@ def test_an_action_shows_up_while_one_watches(tangram: Tangram, open_page: Open)
     expect(page.locator("main")).to_contain_text("hello")
 
 
+def test_cards_show_what_they_do_and_simulated_gpus_that_there_is_no_card(open_page: Open) -> None:
+    page = open_page("/gpu/")
+    hold(page)  # the stack has no GPUs: the next frame would empty the table
+    expect(page.locator("#gpu-cards .empty")).to_have_text("No node offers GPUs.")
+    none = dict.fromkeys(("busy_ratio", "used_bytes", "total_bytes", "measured_at"))
+    card = {"node": "n1", "gpus": "3", "chunk": "2-3", "says": "", "busy_ratio": 0.35,
+            "used_bytes": 20 * 2**30, "total_bytes": 80 * 2**30, "measured_at": 45_296.0}  # fmt: skip
+    rows = [
+        card,
+        {**none, "node": "n2", "gpus": "0-7", "chunk": "", "says": "no card: simulated"},
+        {**card, "gpus": "4", "busy_ratio": None, "total_bytes": None, "chunk": ""},
+    ]
+
+    page.evaluate("rows => document.getElementById('gpu-cards').show(rows)", rows)
+
+    lines = page.locator("#gpu-cards tbody tr")
+    expect(lines).to_have_count(3)
+    assert [lines.nth(at).locator("td").all_inner_texts() for at in range(3)] == [
+        ["n1", "3", "35 %", "20 GiB of 80 GiB", "2–3", "12:34:56"],
+        ["n2", "0–7", "no card: simulated", "–", "–", "–"],
+        ["n1", "4", "unknown", "20 GiB", "–", "12:34:56"],
+    ]
+
+
 def test_a_waiting_action_is_counted_and_held_cores_are_drawn(
     tangram: Tangram, open_page: Open
 ) -> None:

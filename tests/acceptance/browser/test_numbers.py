@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from benchmarks import figures
+from benchmarks.figures import Fact, crawl
 from tests.acceptance.browser.conftest import Open, run
 from tests.acceptance.browser.contradictions import contradictions, numbers_of
 from tests.acceptance.browser.pages import apply, until, visit
@@ -19,6 +21,15 @@ from tests.acceptance.up.conftest import Tangram
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+#: Pages that show the same figures, by their markup.
+SHARING = {
+    "Overview": "/",
+    "Queues": "/queues/",
+    "Operate": "/operate/",
+    "Tasks": "/tasks/",
+    "Task": "/tasks/default/held/",
+    "Pause": "/act/pool/pause/?target=default",
+}
 CALLED = """apiVersion: tangram/v1
 kind: Resource
 metadata: {name: "api:counted"}
@@ -117,6 +128,12 @@ def test_a_verb_on_a_pool_counts_what_the_overview_and_operate_show(
     assert contradictions(shown) == {}
     assert (shown["waiting"]["queues"], shown["running"]["operate"]) == (3, 1)
     assert sum(map(len, shown.values())) >= 15  # numbers that were read
+    marked = crawl(page, tangram.access["url"], SHARING)
+    assert figures.contradictions(marked) == {}
+    both = figures.shared(marked)
+    assert set(both[Fact("waiting", "pool/default")]) >= {"Overview", "Operate", "Pause"}
+    assert set(both[Fact("waiting", "system")]) == {"Overview", "Queues"}
+    assert any(place.startswith("list ") for place in both[Fact("actions", "task/default/held")])
 
     for each in reversed(actions):
         tangram.post(f"/api/v1/actions/{each}/cancel", {})

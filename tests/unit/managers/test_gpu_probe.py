@@ -114,10 +114,16 @@ def test_gpu_activity_is_measured_except_of_a_lost_gpu() -> None:
     assert meter.use(2) is None
 
 
-def test_the_fake_has_no_call_that_nvml_lacks() -> None:
+def test_the_fake_has_no_call_and_no_figure_that_nvml_lacks() -> None:
     import pynvml
 
     calls = [name for name in vars(FakeNvml) if name.startswith("nvml")]
 
     assert len(calls) > 10
     assert [name for name in calls if not callable(getattr(pynvml, name, None))] == []
+    memory, use = (
+        {name for name, _ in each._fields_}
+        for each in (pynvml.c_nvmlMemory_t, pynvml.c_nvmlUtilization_t)
+    )
+    assert {"total", "free"} <= memory
+    assert {"gpu", "memory"} <= use
