@@ -81,7 +81,7 @@ RESOURCES: Final = [
          purpose="Which action holds each core of each node.",
          group=NavigationGroup.RESOURCES, access=Access.SIGHT, view=cpu, template="dashboard/map.html"),
     ConsolePage(name="dashboard:gpu", path="gpu/", title="GPU", key="u", icon="chip",
-         purpose="Which action holds each GPU, and which services are in GPU memory.",
+         purpose="Which action holds each GPU, what each card does, and which services are in GPU memory.",
          group=NavigationGroup.RESOURCES, access=Access.SIGHT, view=gpu, template="dashboard/map.html"),
     ConsolePage(name="dashboard:apis", path="apis/", title="APIs", key="p", icon="api",
          purpose="Open calls, remaining quotas and waiting actions of each API.",
