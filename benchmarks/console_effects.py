@@ -20,11 +20,12 @@ Ask = Callable[[str, str, object], Any]
 
 #: An API with a limit and a quota, for verbs on these.
 API: Final = "api:counted"
+API_UNITS: Final = 4
 METERED: Final = "api:metered"
 DECLARED: Final = f"""apiVersion: tangram/v1
 kind: Resource
 metadata: {{name: "{API}"}}
-spec: {{limit_units: 4}}
+spec: {{limit_units: {API_UNITS}}}
 ---
 apiVersion: tangram/v1
 kind: Resource

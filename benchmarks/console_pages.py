@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.console_effects import API, DECLARED, METERED, TASK, measure_effects
+from benchmarks.console_effects import API, API_UNITS, DECLARED, METERED, TASK, measure_effects
 from benchmarks.console_goals import missed
 from benchmarks.figures import contradictions, crawl, shared
 from benchmarks.record import store_parts
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.faults.system import System
 
 PARTS: Final = ("trace", "effects", "figures")
-NODES, CORES, WAITING = 2, 8, 50
+NODES, CORES, WAITING, CALLS_WAITING = 2, 8, 50, 5
 HOUR: Final = 3600
 BATCH: Final = 20
 #: Pages whose figures are compared.
@@ -44,8 +44,10 @@ PAGES: Final = {
     "Operate": "/operate/",
     "APIs": "/apis/",
     "Tasks": "/tasks/",
+    "Trajectories": "/trajectories/",
     "Task that waits": f"/tasks/default/{TASK}/",
     "Task of the load": "/tasks/default/load/",
+    "Report of the load": "/tasks/default/load/report/",
     "Pause of the pool": "/act/pool/pause/?target=default",
     "Policy of the pool": "/act/pool/policy/?target=default",
     "Pause of the task": f"/act/task/pause/?target=default/{TASK}",
@@ -131,10 +133,11 @@ def load(ask: Callable[[str, str, object], Any], seconds: float, rate: float) ->
     """Submit short commands for a while, and wait until all have ended; return their number."""
     command = {"task": "load", "kind": "exec", "exec": {"command": ["sleep", "0.2"]}}
     elastic = {**command, "cost": {"cpu": [1, 2]}, "duration_seconds": 0.2}
-    calls = {"task": "load", "kind": "noop", "cost": {API: 1, METERED: 1}}
+    call = {"task": "load", "kind": "noop", "cost": {API: 1, METERED: 1}}
+    calls = [{**call, "trajectory": f"load-{number}"} for number in range(2)]
     began, sent = time.monotonic(), 0
     while time.monotonic() < began + seconds:
-        ask("POST", "/api/v1/actions/batch", {"actions": [elastic] * (BATCH - 2) + [calls] * 2})
+        ask("POST", "/api/v1/actions/batch", {"actions": [elastic] * (BATCH - len(calls)) + calls})
         sent += BATCH
         time.sleep(max(0.0, began + sent / rate - time.monotonic()))
     until = time.monotonic() + 600
@@ -147,15 +150,17 @@ def load(ask: Callable[[str, str, object], Any], seconds: float, rate: float) ->
 
 def hold(ask: Callable[[str, str, object], Any]) -> list[str]:
     """Let leases hold all cores and actions wait; return the ids of these once the rows show them."""
-    lease = {"task": TASK, "kind": "lease", "lease": {"ttl_seconds": 3600}, "cost": {"cpu": CORES}}
-    for _ in range(NODES):
-        ask("POST", "/api/v1/actions?wait=30", lease)
-    waits = {"task": TASK, "kind": "exec", "exec": {"command": ["true"]}, "cost": {"cpu": 1}}
-    ask("POST", "/api/v1/actions/batch", {"actions": [waits] * WAITING})
+    lease = {"task": TASK, "kind": "lease", "lease": {"ttl_seconds": 3600}}
+    for cost in (*[{"cpu": CORES}] * NODES, {API: API_UNITS}):
+        ask("POST", "/api/v1/actions?wait=30", {**lease, "cost": cost})
+    command = {"task": TASK, "kind": "exec", "exec": {"command": ["true"]}, "cost": {"cpu": 1}}
+    call = {"task": TASK, "kind": "noop", "cost": {API: 1}}
+    waits = [command] * WAITING + [call] * CALLS_WAITING
+    ask("POST", "/api/v1/actions/batch", {"actions": waits})
     until = time.monotonic() + 120
     while time.monotonic() < until:
         rows = ask("GET", f"/api/v1/actions?task={TASK}&state=queued&limit=500", None)["results"]
-        if len(rows) == WAITING:
+        if len(rows) == len(waits):
             return [row["id"] for row in rows]
         time.sleep(0.5)
     raise SystemExit("the actions that wait are not in the rows")

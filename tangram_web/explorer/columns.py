@@ -309,7 +309,7 @@ _COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("opened", "Opened", _instant("opened_at"), "opened"),
         Column("state", "State", lambda row, _: _chip(row.state, row.state)),
         Column("node", "Node", _plain("node")),
-        Column("actions", "Actions", _actions_of("trajectory"), "actions", right=True),
+        Column("actions", "Actions", _actions_of("trajectory"), "actions", right=True, figure=True),
         Column("finished", "Finished", _count("finished"), "finished", right=True),
         Column("external", "Sum of ACT", _duration("external_seconds"), "external", right=True),
         Column("project", "Project", _plain("project"), usual=False),
@@ -323,7 +323,7 @@ _COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("opened", "Opened", _instant("opened_at"), "opened"),
         Column("actions", "Actions", _actions_of("task"), "actions", right=True, figure=True),
         Column("finished", "Finished", _count("finished"), "finished", right=True, figure=True),
-        Column("failing", "Exit not 0", _failing, "failing", right=True),
+        Column("failing", "Exit not 0", _failing, "failing", right=True, figure=True),
         Column("external", "Sum of ACT", _duration("external_seconds"), "external", right=True),
     ),
     "rollouts": (

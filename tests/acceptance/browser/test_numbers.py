@@ -131,7 +131,10 @@ def test_a_verb_on_a_pool_counts_what_the_overview_and_operate_show(
     marked = crawl(page, tangram.access["url"], SHARING)
     assert figures.contradictions(marked) == {}
     both = figures.shared(marked)
-    assert set(both[Fact("waiting", "pool/default")]) >= {"Overview", "Operate", "Pause"}
+    assert set(both[Fact("waiting", "pool/default")]) >= {"Operate", "Pause"}
+    assert set(both[Fact("waiting-for", "pool/default")]) > {
+        "Overview"
+    }  # and the list that it links to
     assert set(both[Fact("waiting", "system")]) == {"Overview", "Queues"}
     assert any(place.startswith("list ") for place in both[Fact("actions", "task/default/held")])
 

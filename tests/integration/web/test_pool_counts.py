@@ -58,8 +58,10 @@ class Figures(HTMLParser):
         scope = given.get("data-scope", self._open[-1][1] if self._open else "")
         figure = None
         if "data-figure" in given:
-            text, link = given.get("data-value", ""), given.get("href", "")
-            figure = {"figure": given["data-figure"], "scope": scope, "text": text, "link": link}
+            figure = {"figure": given["data-figure"], "scope": scope, "text": ""}
+            figure["link"] = given.get("href", "")
+            if "data-value" in given:
+                figure["value"] = figure["text"] = given["data-value"]
             self.found.append(figure)
         if tag not in {"input", "link", "meta", "br", "img", "hr"}:
             self._open.append((tag, scope, figure))
@@ -70,9 +72,9 @@ class Figures(HTMLParser):
             pass
 
     def handle_data(self, data: str) -> None:
-        """Add text to the figures around it."""
+        """Add text to the figures around it that have no value of their own."""
         for _, _, figure in self._open:
-            if figure is not None:
+            if figure is not None and "value" not in figure:
                 figure["text"] += data
 
 
@@ -96,7 +98,7 @@ def test_figures_of_a_pool_and_of_a_task_are_named_alike_on_every_page(
 
     shown = shown_on(
         admin, operate="/operate/", pause="/act/pool/pause/?target=default",
-        tasks="/tasks/", task="/tasks/default/swe/",
+        tasks="/tasks/", task="/tasks/default/swe/", report="/tasks/default/swe/report/",
     )  # fmt: skip
 
     pool, task = "pool/default", "task/default/swe"
@@ -104,8 +106,9 @@ def test_figures_of_a_pool_and_of_a_task_are_named_alike_on_every_page(
         Fact("waiting", pool): {"operate": 29, "pause": 29},
         Fact("granted", pool): {"operate": 3, "pause": 3},
         Fact("running", pool): {"operate": 2, "pause": 2},
-        Fact("actions", task): {"tasks": 7, "task": 7},
-        Fact("finished", task): {"tasks": 4, "task": 4},
+        Fact("actions", task): {"tasks": 7, "task": 7, "report": 7},
+        Fact("finished", task): {"tasks": 4, "task": 4, "report": 4},
+        Fact("failing", task): {"tasks": 0, "task": 0},
     }
 
 
