@@ -19,6 +19,15 @@ RESTORE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
+class LargerCluster:
+    """What a smaller cluster stands for: limits that are of nodes or of a control plane shrink with it."""
+
+    nodes: int
+    #: The smaller one has this share of its cores.
+    share: float
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Equal nodes in one pool, GPUs on the first of them, and cluster-wide limits.
 
@@ -40,6 +49,8 @@ class Cluster:
     restores: dict[str, float] = field(default_factory=dict)
     #: What each node has, by name, instead of equal nodes.
     machines: dict[str, dict[str, ResourceInventory]] = field(default_factory=dict)
+    #: The cluster that this one stands for, where it is a small copy of it.
+    stands_for: LargerCluster | None = None
     #: Cluster-wide resource → milli-units of each of its quotas that count before anything is granted.
     used: dict[str, tuple[int, ...]] = field(default_factory=dict)
 

@@ -70,6 +70,8 @@ class Claim(msgspec.Struct, frozen=True):
     note: str = ""
     #: ``higher`` or ``lower``: which way is better than the paper; empty where neither is.
     better: str = ""
+    #: What was put in, so that it cannot be reached: it has no verdict.
+    is_input: bool = False
 
     @property
     def verdict(self) -> str:
@@ -77,14 +79,16 @@ class Claim(msgspec.Struct, frozen=True):
         return self.against(self.paper)
 
     def against(self, paper: str | None) -> str:
-        """Say how ours stands to what the paper prints of its own policy."""
+        """Say how ours stands to what the paper prints of its own policy. Reached or short is said where all seeds agree."""
         found = re.search(r"\d+(\.\d+)?", paper or "")
-        if found is None or not self.better:
+        if found is None or not self.better or self.is_input:
             return ""
-        wanted = float(found[0])
-        short = wanted - self.ours.mean if self.better == "higher" else self.ours.mean - wanted
-        if short <= 0:
+        wanted, sign = float(found[0]), 1 if self.better == "higher" else -1
+        over = [sign * (value - wanted) >= 0 for value in (self.ours.low, self.ours.high)]
+        if all(over):
             return "reached"
+        if any(over):
+            return "undecided: the seeds are on both sides"
         return f"falls short: {self.ours.mean / wanted:.2f} times the paper's"
 
 

@@ -1,7 +1,7 @@
 """Recorded LLM requests: how long models think, for workloads that no recording of tools exists of.
 
-CSV with the header ``t_ms,input_tokens,output_tokens,prefix_blocks_512`` (the Mooncake conversation
-trace, reduced to figures), by rising time. Read as strictly as `traces`, or made up.
+CSV whose header begins with ``t_ms,input_tokens,output_tokens`` (the Mooncake conversation trace, reduced to figures),
+by rising time; columns behind these are not read. Read as strictly as `traces`, or made up.
 
 Made up: interarrivals exponential, 0.3 s; input tokens lognormal, median 7,000, sigma 0.9; output
 tokens lognormal, median 320, sigma 0.6, at most 2,000. Assumed, close to that trace.
@@ -18,7 +18,7 @@ from typing import Final
 
 from tangram_client.traces.recording import TraceError, read_file
 
-COLUMNS: Final = ("t_ms", "input_tokens", "output_tokens", "prefix_blocks_512")
+COLUMNS: Final = ("t_ms", "input_tokens", "output_tokens")
 
 
 #: No request is longer: what is, is another unit or a broken number.
@@ -47,11 +47,11 @@ def parse_requests(content: bytes, source: str) -> list[LlmRequest]:
         line = content.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{source}:{line}: not UTF-8") from None
     header = tuple(lines[0].split(",")) if lines else ()
-    if header != COLUMNS:
+    if header[: len(COLUMNS)] != COLUMNS:
         raise TraceError(
-            f"{source}:1: the columns must be {','.join(COLUMNS)}, not {','.join(header)}"
+            f"{source}:1: the first columns must be {','.join(COLUMNS)}, not {','.join(header)}"
         )
-    requests = list(_rows(source, lines[1:]))
+    requests = list(_rows(source, lines[1:], len(header)))
     if not content.endswith(b"\n"):
         # A number that lost its last digits is a number.
         raise TraceError(f"{source}:{len(lines)}: the last line has no end; cut off?")
@@ -60,16 +60,16 @@ def parse_requests(content: bytes, source: str) -> list[LlmRequest]:
     return requests
 
 
-def _rows(source: str, lines: list[str]) -> Iterator[LlmRequest]:
+def _rows(source: str, lines: list[str], columns: int) -> Iterator[LlmRequest]:
     before = 0.0
     for number, line in enumerate(lines, start=2):
         where = f"{source}:{number}"
         if not line:
             continue
         row = line.split(",")
-        if len(row) != len(COLUMNS):
-            raise TraceError(f"{where}: {len(row)} fields, not {len(COLUMNS)}; cut off?")
-        numbers = [_number(text, name, where) for name, text in zip(COLUMNS, row, strict=True)]
+        if len(row) != columns:
+            raise TraceError(f"{where}: {len(row)} fields, not {columns}; cut off?")
+        numbers = [_number(text, name, where) for name, text in zip(COLUMNS, row, strict=False)]
         if numbers[0] < before:
             raise TraceError(f"{where}: {numbers[0]:g} ms comes before the line above it")
         before = numbers[0]

@@ -17,7 +17,7 @@ import msgspec
 
 from benchmarks.evaluation.cases import SCALES, Case, Inputs
 from benchmarks.evaluation.checkpoint import Kept
-from benchmarks.evaluation.commands import CORES, shown
+from benchmarks.evaluation.commands import CORES, shown, stored_measurement
 from benchmarks.evaluation.report import Report, chosen, evaluate
 from benchmarks.record import RESULTS, store
 from simulator.compare import Timed
@@ -72,7 +72,7 @@ def _compact(report: Report) -> dict[str, Any]:
         }
         for figure in report.figures
     }  # fmt: skip
-    rest = msgspec.to_builtins(msgspec.structs.replace(report, figures=(), measured=None))
+    rest = msgspec.to_builtins(msgspec.structs.replace(report, figures=()))
     return dict(_rounded({**rest, "figures": figures}))
 
 
@@ -123,7 +123,7 @@ def main() -> None:
     with shown(quiet=False) as progress:
         report = evaluate(
             chosen(options.figure), inputs, scale,
-            jobs=options.jobs, progress=progress, kept=kept, watch=parts.add,
+            jobs=options.jobs, progress=progress, measured=stored_measurement(), kept=kept, watch=parts.add,
         )  # fmt: skip
     body = {**_compact(report), "jobs": options.jobs, "parts": parts.table()}
     for figure in report.figures:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.evaluation import serverless_llm, static_services
-from simulator.cluster import GIB, Cluster
+from simulator.cluster import GIB, Cluster, LargerCluster
 from simulator.compare import BASELINES, MakeBaseline, Scene
 from simulator.llm_trace import LlmRequest
 from simulator.sweep import shortened
@@ -52,6 +52,9 @@ class Case:
     teachers: int = TEACHERS
     #: Ends of a rollout come within so much of the time that they take at full scale.
     rollout_ratio: float = 1.0
+    #: Nodes of the cluster that this one stands for, and its share of it.
+    larger_nodes: int = 0
+    larger_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class Scale:
             return case
         cores = case.nodes * case.cores // self.divisor
         small = max(2, round(case.batch / self.divisor))
-        return replace(case, batch=small, nodes=1, cores=max(4, cores))
+        cores = max(4, cores)
+        share = cores / (case.nodes * case.cores)
+        return replace(case, batch=small, nodes=1, cores=cores, larger_nodes=case.nodes, larger_share=share)  # fmt: skip
 
     def part_of_limits(self, case: Case) -> int:
         """Return how many times smaller limits of APIs are."""
@@ -120,7 +125,8 @@ class Inputs:
 
 def scene(case: Case, inputs: Inputs, scale: Scale = FULL) -> Scene:
     """Return what is simulated for ``case``."""
-    cluster = Cluster(case.nodes, case.cores, 2_400 * GIB)
+    larger = LargerCluster(case.larger_nodes, case.larger_share) if case.larger_nodes else None
+    cluster = Cluster(case.nodes, case.cores, 2_400 * GIB, stands_for=larger)
     limits = {name: max(1, limit // scale.part_of_limits(case)) for name, limit in LIMITS.items()}
     if case.workload == "deep-search":
         search = DeepSearch(inputs.requests, case.batch, case.rl_steps, case.seed)

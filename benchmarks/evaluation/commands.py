@@ -84,7 +84,7 @@ def report(
     size = SCALES[scale]
     for name, value in given.items():
         size = size.__class__(**{**vars(size), name: value})
-    plans, beside = chosen(figures), _measured(measured)
+    plans, beside = chosen(figures), stored_measurement(measured)
     inputs = Inputs(
         make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace),
         make_requests(REQUESTS, 0) if requests is None else read_requests(requests),
@@ -111,7 +111,7 @@ def _written(made: Report, out: Path) -> Path:
     return page
 
 
-def _measured(path: Path | None) -> Measured | None:
+def stored_measurement(path: Path | None = None) -> Measured | None:
     """Read what was measured; None when nothing is stored where it usually is."""
     if path is None and not STORED.exists():
         return None

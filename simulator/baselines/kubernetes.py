@@ -10,6 +10,8 @@
 | a command in a pod | 84 ms | measured: ``docker exec``; the API server comes on top |
 | deleting a pod frees its request | at once | assumed, in its favour |
 
+A small copy of a cluster has so many pods together, and as many placed per second, as is its share of the larger one's.
+
 Reported twice. `kubernetes` has neither a limit of pods nor of the control plane. `kubernetes(110)`
 has the defaults: 110 pods a node, and 20 pods placed per second (assumed: its order of magnitude).
 Queue time is the wait for the pod; it is what trajectories meet once, at their first action.
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -49,6 +51,18 @@ class PodRules:
     placed_per_second: float | None = None
     create_seconds: float = 2.0
     exec_seconds: float = 0.084
+
+    def on(self, cluster: Cluster) -> PodRules:
+        """Return the rules of a cluster, which may be a small copy of another one."""
+        larger = cluster.stands_for
+        if larger is None:
+            return self
+        pods, placed = self.pods_per_node, self.placed_per_second
+        if pods is not None:
+            pods = max(1, round(pods * larger.nodes * larger.share / cluster.nodes))
+        if placed is not None:
+            placed *= larger.share
+        return replace(self, pods_per_node=pods, placed_per_second=placed)
 
 
 RULES: Final = {
@@ -80,7 +94,7 @@ class Kubernetes:
         self.tally = SimulationTally()
         self.trainers = Trainers(workload, self.agenda, NONE, self._tell)
         self.passes = self.events = 0
-        self._rules = rules
+        self._rules = rules.on(cluster)
         self._capacity_milli = cluster.cores * MILLI
         self._nodes = [SharedNode(self.agenda, self._capacity_milli) for _ in range(cluster.nodes)]
         self._pods_on = [0] * cluster.nodes

@@ -66,8 +66,8 @@ def test_recorded_requests_are_read(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", ":1: the columns must be t_ms,"),
-        ("t_ms,tokens\n0,1\n", ":1: the columns must be t_ms,"),
+        ("", ":1: the first columns must be t_ms,"),
+        ("t_ms,tokens\n0,1\n", ":1: the first columns must be t_ms,"),
         (HEADER, ":1: holds no request"),
         (HEADER + "0,1,2,3\n5,1\n", ":3: 2 fields, not 4; cut off?"),
         (HEADER + "0,1,nan,3\n", ":2: output_tokens must be a number ≥ 0, not 'nan'"),

@@ -7,9 +7,9 @@ import pytest
 from domain.elasticity import Elasticity
 from domain.errors import InvalidRequest
 from simulator.agenda import Agenda
-from simulator.baselines.kubernetes import Kubernetes, PodRules
+from simulator.baselines.kubernetes import RULES, Kubernetes, PodRules
 from simulator.baselines.shared_node import SharedNode, SharedRun
-from simulator.cluster import GIB, Cluster
+from simulator.cluster import GIB, Cluster, LargerCluster
 from simulator.work import ActionWork
 from simulator.workloads.program import Think
 from tests.unit.simulator.scripts import Script, act, keep, script
@@ -66,6 +66,17 @@ def line(name: str, *seconds: float):
     return [
         act(f"{name}{index}", each, trajectory=f"s0-{name}") for index, each in enumerate(seconds)
     ]
+
+
+def test_a_small_copy_of_a_cluster_has_its_share_of_pods():
+    """One node of 80 cores for five of 256: as many pods for each core, placed as many a second for each."""
+    small = Cluster(1, 80, GIB, stands_for=LargerCluster(5, 1 / 16))
+
+    rules = RULES["kubernetes(110)"].on(small)
+
+    assert (rules.pods_per_node, rules.placed_per_second) == (round(110 * 5 / 16), 20 / 16)
+    assert RULES["kubernetes"].on(small) == RULES["kubernetes"]
+    assert RULES["kubernetes(110)"].on(Cluster(5, 256, GIB)) == RULES["kubernetes(110)"]
 
 
 def test_a_pod_is_made_once_for_a_trajectory():

@@ -103,18 +103,25 @@ def test_an_interval_is_the_smallest_and_the_largest():
 @pytest.mark.parametrize(
     ("paper", "better", "ours", "said"),
     [
-        ("4.3", "higher", 4.4, "reached"),
-        ("4.3", "higher", 2.15, "falls short: 0.50 times the paper's"),
-        ("below 0.03", "lower", 0.02, "reached"),
-        ("0.29", "lower", 0.58, "falls short: 2.00 times the paper's"),
-        ("longer", "higher", 1.0, ""),
-        (None, "higher", 1.0, ""),
-        ("0.621", "", 0.7, ""),
+        ("4.3", "higher", [4.4, 4.3], "reached"),
+        ("4.3", "higher", [2.1, 2.2], "falls short: 0.50 times the paper's"),
+        ("4.3", "higher", [4.2, 5.0], "undecided: the seeds are on both sides"),
+        ("below 2", "lower", [0.7, 2.1], "undecided: the seeds are on both sides"),
+        ("below 0.03", "lower", [0.02], "reached"),
+        ("0.29", "lower", [0.58], "falls short: 2.00 times the paper's"),
+        ("longer", "higher", [1.0], ""),
+        (None, "higher", [1.0], ""),
+        ("0.621", "", [0.7], ""),
     ],
-    ids=["more", "less", "lower", "more of a cost", "no number", "not printed", "neither way"],
 )
 def test_a_claim_says_where_it_falls_short(paper, better, ours, said):
-    assert Claim("x", paper, interval([ours]), better=better).verdict == said
+    assert Claim("x", paper, interval(ours), better=better).verdict == said
+
+
+def test_an_input_of_the_simulator_is_not_reached():
+    assert (
+        Claim("overhead", "below 0.03", interval([0.02]), "", "lower", is_input=True).verdict == ""
+    )
 
 
 def test_the_numbers_of_the_paper_are_shown_once_beside_each_policy():

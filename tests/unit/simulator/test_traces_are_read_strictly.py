@@ -118,12 +118,23 @@ def test_a_line_that_is_no_entry_of_a_journal_is_named(tmp_path: Path, line: byt
 )
 def test_a_request_that_is_none_is_named(tmp_path: Path, line: str, said: str):
     path = tmp_path / "requests.csv"
-    path.write_text(",".join(COLUMNS) + f"\n0,1,1,1\n{line}\n")
+    path.write_text(",".join([*COLUMNS, "others"]) + f"\n0,1,1,1\n{line}\n")
 
     with pytest.raises(TraceError, match=r"requests\.csv:3: ") as caught:
         read_requests(path)
 
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("others", ["", ",prefix_blocks_512", ",prefix_blocks_512,model"])
+def test_columns_behind_the_tokens_are_not_read(tmp_path: Path, others: str):
+    path, more = tmp_path / "requests.csv", others and ",x" * others.count(",")
+    path.write_text(f"{','.join(COLUMNS)}{others}\n0,7,1{more}\n2000,8,1{more}\n")
+
+    assert [(each.at_seconds, each.input_tokens) for each in read_requests(path)] == [
+        (0, 7),
+        (2, 8),
+    ]
 
 
 def test_a_trace_that_is_not_there_is_refused(tmp_path: Path):
