@@ -10,6 +10,8 @@ from contextlib import suppress
 from time import monotonic
 
 import redis
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from contract.routes import MAX_COMPLETIONS
 from domain.codec import JournalEntry, read_entry
@@ -296,11 +298,8 @@ class _EventBodies(JournalReducer):
     def _finished(self, finish: Finish) -> None:
         entry, report = self._entry, self._reports.get(finish.action_id)
         view = finished_view(finish, report, entry.at, entry.wall_offset_seconds)
-        self.found.append(("finished", {name: getattr(view, name) for name in _fields(view)}))
-
-
-def _fields(view: object) -> tuple[str, ...]:
-    return view.__struct_fields__  # type: ignore[attr-defined,no-any-return]
+        members = {name: value for name, value in asdict(view).items() if value is not UNSET}
+        self.found.append(("finished", members))
 
 
 def _start(request: HttpRequest) -> dict[str, object]:
