@@ -146,5 +146,5 @@ def _changed(values: Mapping[str, str], pointer: str, change: Change) -> dict[st
 
 
 def _texts(spec: Any) -> list[str]:
-    values = spec.env if isinstance(spec, GpuService) else spec.headers
+    values = spec.headers if isinstance(spec, ApiConfig) else spec.env
     return list(values.values())

@@ -48,6 +48,15 @@ spec:
 """
 
 
+FLEET = """\
+---
+apiVersion: tangram/v1
+kind: Fleet
+metadata: {name: small}
+spec: {engine: vllm, workers: [{name: w1, url: "http://10.0.0.7:8000"}]}
+"""
+
+
 @pytest.fixture
 def admin(defaults: None, redis_bus: Any, caller: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 0.01)
@@ -196,7 +205,7 @@ def test_a_resource_is_changed_over_rest_without_its_secret(admin: Any) -> None:
 
 
 def test_two_editors_merge_and_each_new_secret_is_kept(admin: Any, root: Client) -> None:
-    post(admin, "apply", FILE)
+    assert post(admin, "apply", FILE + FLEET).status_code == 200
     mine = exported(admin).replace("<secret set", "<secret kept, set", 1)
     documents = list(yaml.safe_load_all(mine))
     service = next(each for each in documents if each["kind"] == "GpuService")
