@@ -17,7 +17,6 @@ import msgspec
 import redis
 from django.db import Error as DatabaseError
 from django.db.models import Count, Q
-from django.utils import timezone
 
 from contract.fleet_status import FleetStatus
 from domain.errors import Unavailable
@@ -106,10 +105,7 @@ class FactCollector:
         else:
             self.fleets = []
         facts.endpoints = self._kept.get("endpoints", _ROWS_SECONDS, failing_endpoints)
-        known = self._kept.get(
-            "submitters", _SUBMITTERS_SECONDS, lambda: submitters(timezone.now())
-        )
-        facts.submitters = known or {}
+        facts.submitters = self._kept.get("submitters", _SUBMITTERS_SECONDS, submitters) or {}
         return facts
 
     def _read_redis(self, facts: SystemFacts) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from time import time
 from typing import Any
 
@@ -26,13 +25,14 @@ from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import FramePublisher
 from tangram_web.live.topic_store import save_snapshots
 from tangram_web.live.topics import TopicFrame
-from tangram_web.pools.models import Project, Token
+from tangram_web.pools.models import Project
 from tangram_web.problems.facts import Condition
 from tangram_web.problems.judge import ProblemState, SystemProblem
 from tangram_web.problems.reading import problem_lines
 from tangram_web.problems.stored import ProblemStore, StoredProblems
 from tangram_web.problems.submitters import submitters
 from tangram_web.problems.watch import ProblemWatch
+from tangram_web.records.models import ActionRecord
 from tangram_web.webhooks.models import PURPOSE, Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
 from tests.unit.live.journal import Journal
@@ -381,27 +381,18 @@ def test_the_choice_of_the_trend_is_in_the_address_and_keeps_the_rest_of_it(
     assert '<a href="/?trend=86400#resources">24 h</a>' in plain
 
 
-def test_a_submitter_is_known_where_one_token_alone_of_a_project_was_used(defaults: None) -> None:
-    now = timezone.now()
-    Project.objects.create(name="lab", default_pool_id="default")
-    ada = get_user_model().objects.create_user("ada")
+def test_the_submitter_of_a_project_is_the_one_that_its_latest_actions_name(defaults: None) -> None:
+    def submitted(number: int, project: str, by: str | None) -> None:
+        ActionRecord.objects.create(
+            id=f"act_{number}", project=project, task="t", kind="noop", submitted_by=by,
+            submitted_at=timezone.now(),
+        )  # fmt: skip
 
-    def token(
-        name: str, project: str | None, *scopes: Scope, user: Any = None, days: int = 0
-    ) -> Token:
-        made, _ = Token.objects.create(user, name=name, project_id=project, scopes=list(scopes))
-        Token.objects.filter(pk=made.pk).update(last_used_at=now - timedelta(days=days))
-        return made
+    by: dict[str, list[str | None]] = {
+        "one": ["ci", "ci"], "several": ["ci", "ada"], "before": [None, "ci"]
+    }  # fmt: skip
+    each = [(project, name) for project, names in by.items() for name in names]
+    for number, (project, name) in enumerate(each):
+        submitted(number, project, name)
 
-    token("ci", "default", Scope.SUBMIT, Scope.READ)
-    token("dashboards", "default", Scope.READ)
-    token("before", "default", Scope.SUBMIT, days=30)
-    token("notebook", "lab", Scope.SUBMIT, user=ada)
-    second = token("laptop", "lab", Scope.SUBMIT, user=ada)
-    token("operations", None, Scope.OPERATE)
-    assert submitters(now) == {"default": "token ci", "lab": "ada"}
-
-    Token.objects.filter(pk=second.pk).update(user=None)
-    assert submitters(now) == {"default": "token ci"}
-    token("trainer of all", None, Scope.SUBMIT)
-    assert submitters(now) == {}
+    assert submitters() == {"one": "ci"}
