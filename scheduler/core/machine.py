@@ -86,9 +86,11 @@ class Machine:
         """Return the latest decisions of policies, latest first."""
         return recent_decisions(self.state, limit)
 
-    def queues(self, limit: int, projects: Collection[str] | None = None) -> QueuesStatus:
-        """Return the longest wait queues, of some projects or of all."""
-        return queues_status(self.state, limit, projects)
+    def queues(
+        self, limit: int, projects: Collection[str] | None = None, at: float = 0.0
+    ) -> QueuesStatus:
+        """Return the longest wait queues at ``at``, of some projects or of all; by default at the latest event."""
+        return queues_status(self.state, limit, projects, max(at, self.state.now))
 
     def shares(self) -> list[ShareUsage]:
         """Return the usage of shared resources by project."""

@@ -201,9 +201,11 @@ class _Selection(NamedTuple):
 
 
 def queues_status(
-    state: State, limit: int, projects: Collection[str] | None = None
+    state: State, limit: int, projects: Collection[str] | None, now: float
 ) -> QueuesStatus:
     """Return the ``limit`` longest queues; with ``projects`` their actions in each queue alone.
+
+    ``now``: journal time, for how long heads have waited. The latest event may be long ago.
 
     Actions that wait for their own trajectory are in no queue. A selection by project scans every
     waiting action, a fraction of a microsecond each.
@@ -213,7 +215,7 @@ def queues_status(
         selected = [_of_projects(each.queue, projects) for each in selected]
     selected = [each for each in selected if each.waiting]
     longest = nlargest(limit, selected, key=lambda each: each.waiting)
-    items = [item for each in longest if (item := _queue_status(state, each)) is not None]
+    items = [item for each in longest if (item := _queue_status(state, each, now)) is not None]
     return QueuesStatus(items, len(selected), sum(each.waiting for each in selected))
 
 
@@ -222,12 +224,12 @@ def _of_projects(queue: WaitQueue, projects: Collection[str]) -> _Selection:
     return _Selection(queue, len(members), members[0] if members else None)
 
 
-def _queue_status(state: State, selection: _Selection) -> QueueStatus | None:
+def _queue_status(state: State, selection: _Selection, now: float) -> QueueStatus | None:
     queue, waiting, head = selection
     status = None if head is None else explain(state, head.id)
     if head is None or status is None or status.waiting is None:
         return None
-    return QueueStatus(queue.key, waiting, status, max(0.0, state.now - head.submitted_at))
+    return QueueStatus(queue.key, waiting, status, max(0.0, now - head.submitted_at))
 
 
 def share_usage(state: State) -> list[ShareUsage]:

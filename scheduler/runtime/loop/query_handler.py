@@ -142,7 +142,7 @@ class QueryHandler:
         elif isinstance(query, SelectorsQueried):
             body = selectors_status(term.machine.state, query, term.clock.wall_offset())
         elif isinstance(query, QueuesQueried):
-            queues = term.machine.queues(query.limit, query.projects)
+            queues = term.machine.queues(query.limit, query.projects, term.clock.now())
             body = queues_response(queues, term.range_of)
         else:
             assert isinstance(query, StatusQueried)

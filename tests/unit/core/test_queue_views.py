@@ -48,6 +48,16 @@ def test_only_the_longest_queues_are_shown_and_all_are_counted(core):
     assert seen.items[0].needs == {"cpu": 1}
 
 
+def test_a_head_waits_longer_while_no_event_arrives(core):
+    scenario = core(a_node("n1", cpus=1))
+    scenario.submit(an_action("running"), an_action("waits"))
+    submitted = scenario.machine.state.now
+
+    (line,) = queues_response(scenario.machine.queues(10, at=submitted + 60)).items
+
+    assert (line.head, line.waited_seconds) == ("waits", 60)
+
+
 def test_memory_of_a_first_grant_is_part_of_what_a_line_needs(core):
     scenario = core(a_node("n1", memory_bytes=GIB))
     scenario.submit(an_action("x", trajectory="t1", memory_bytes=GIB))
