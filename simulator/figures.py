@@ -24,7 +24,7 @@ MARKS: Final = ("circle", "square", "diamond")
 COLOUR_OF: Final = {
     "paper": "#0072b2", "balanced": "#009e73", "malleable": "#d55e00", "minimum": "#56b4e9",
     "fixed(4)": "#cc79a7", "fixed(16)": "#8c5a9e", "kubernetes": "#8a8a8a",
-    "kubernetes(110)": "#b8860b", "sglang(4)": "#8a8a8a", "sglang(8)": "#8a8a8a",
+    "kubernetes(110)": "#b8860b", "kubernetes(timeouts)": "#7a5c00", "kubernetes(memory)": "#5c5c5c", "sglang(4)": "#8a8a8a", "sglang(8)": "#8a8a8a",
     "serverlessllm": "#b8860b", "unmanaged": "#8a8a8a",
 }  # fmt: skip
 #: Our policies; what is claimed of the first one is what the paper claims.

@@ -15,7 +15,9 @@ from domain.inventory import Config, ResourceInventory
 from domain.policies import known_policies, parse_policy
 
 #: Baselines of a comparison: the names of `simulator.compare.BASELINES`.
-RIVALS: Final = ("kubernetes", "kubernetes(110)", "unmanaged")
+RIVALS: Final = (
+    "kubernetes", "kubernetes(110)", "kubernetes(timeouts)", "kubernetes(memory)", "unmanaged",
+)  # fmt: skip
 #: Unit counts for which a comparison shows a policy with a parameter (ARL-Tangram §6.4).
 COMPARED_COUNTS: Final = (4, 16)
 #: Simulated actions, over all policies and seeds of one request.

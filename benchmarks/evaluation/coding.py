@@ -13,7 +13,7 @@ from simulator.result import Result
 from simulator.work import ActionWork
 from simulator.workloads.program import Act, Think
 
-PODS: Final = ("kubernetes", "kubernetes(110)")
+PODS: Final = ("kubernetes", "kubernetes(110)", "kubernetes(timeouts)", "kubernetes(memory)")
 FIXED: Final = ("fixed(4)", "fixed(16)")
 #: ARL-Tangram §6.1.
 BATCH: Final = 1280

@@ -27,10 +27,6 @@ PLANS: Final[tuple[Plan, ...]] = (
 LEFT_OUT: Final = (
     ("Figure 3(b)", "SM activity: what runs inside a GPU is not modelled"),
     ("Figures 6 and 7 over ten training steps", "each seed is one step"),
-    (
-        "timeouts of the Kubernetes control plane",
-        "nothing times out in the baseline: in its favour",
-    ),
     ("time to start an engine of ServerlessLLM", "not counted: in its favour"),
 )
 

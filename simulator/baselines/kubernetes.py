@@ -12,10 +12,15 @@
 
 A small copy of a cluster has so many pods together, and as many placed per second, as is its share of the larger one's.
 
-Reported twice. `kubernetes` has neither a limit of pods nor of the control plane. `kubernetes(110)`
-has the defaults: 110 pods a node, and 20 pods placed per second (assumed: its order of magnitude).
+Variants. `kubernetes` has neither a limit of pods nor of the control plane. `kubernetes(110)` has the defaults: 110 pods a
+node, and 20 pods placed per second (assumed: its order of magnitude). Two add to it, each alone:
+
+| variant | adds | value | source |
+|---|---|---|---|
+| `kubernetes(timeouts)` | a pod that waits for its place too long is given up, and asked for again | 60 s, then 10 s more each time, at most 300 s | §6.3 names queuing timeouts of the control plane at batch 1,536; the seconds are assumed |
+| `kubernetes(memory)` | a pod asks for the memory of its environment; a node places pods up to its memory | as the workload declares | kube-scheduler's NodeResourcesFit |
+
 Queue time is the wait for the pod; it is what trajectories meet once, at their first action.
-Memory is not considered. Nothing times out, again in its favour.
 """
 
 from __future__ import annotations
@@ -51,6 +56,13 @@ class PodRules:
     placed_per_second: float | None = None
     create_seconds: float = 2.0
     exec_seconds: float = 0.084
+    #: A pod that waits for its place longer is given up; None: never.
+    pending_seconds: float | None = None
+    #: Wait before a pod that was given up is asked for again, more by it each time.
+    again_seconds: float = 10.0
+    most_again_seconds: float = 300.0
+    #: Pods ask for the memory of their environments.
+    memory: bool = False
 
     def on(self, cluster: Cluster) -> PodRules:
         """Return the rules of a cluster, which may be a small copy of another one."""
@@ -68,6 +80,10 @@ class PodRules:
 RULES: Final = {
     "kubernetes": PodRules(),
     "kubernetes(110)": PodRules(pods_per_node=110, placed_per_second=20.0),
+    "kubernetes(timeouts)": PodRules(
+        pods_per_node=110, placed_per_second=20.0, pending_seconds=60.0
+    ),
+    "kubernetes(memory)": PodRules(pods_per_node=110, placed_per_second=20.0, memory=True),
 }
 
 
@@ -78,6 +94,9 @@ class Pod:
     node: int | None = None
     ready: bool = False
     waiting: list[ActionSubmitted] | None = None
+    memory_bytes: int = 0
+    #: Times that it was given up.
+    tries: int = 0
 
 
 class Kubernetes:
@@ -98,6 +117,8 @@ class Kubernetes:
         self._capacity_milli = cluster.cores * MILLI
         self._nodes = [SharedNode(self.agenda, self._capacity_milli) for _ in range(cluster.nodes)]
         self._pods_on = [0] * cluster.nodes
+        self._memory_bytes = _memory_of_node(cluster)
+        self._memory_on = [0] * cluster.nodes
         self._pods: dict[TrajectoryKey, Pod] = {}
         self._pending: deque[TrajectoryKey] = deque()
         self._placing_from = 0.0
@@ -125,21 +146,43 @@ class Kubernetes:
             raise InvalidRequest("kubernetes: every action must be a command of a trajectory")
         pod = self._pods.get(key)
         if pod is None:
-            self._pods[key] = Pod(waiting=[event])
-            self._pending.append(key)
-            self._place()
+            environment = event.action.environment
+            memory = environment.memory_bytes if environment and self._rules.memory else 0
+            self._pods[key] = Pod(waiting=[event], memory_bytes=memory or 0)
+            self._ask(key)
         elif pod.ready:
             self._execute(pod, event)
         elif pod.waiting is not None:
             pod.waiting.append(event)
 
+    def _ask(self, key: TrajectoryKey) -> None:
+        """Ask for a pod's place; give up after a while, where the rules say so."""
+        if key not in self._pods:
+            return  # its trajectory has ended
+        self._pending.append(key)
+        self._place()
+        limit = self._rules.pending_seconds
+        if limit is not None and self._pods[key].node is None:
+            self.agenda.at(self.agenda.now + limit, self._give_up, key)
+
+    def _give_up(self, key: TrajectoryKey) -> None:
+        pod = self._pods.get(key)
+        if pod is None or pod.node is not None:
+            return
+        self._pending.remove(key)
+        pod.tries += 1
+        again = min(self._rules.most_again_seconds, self._rules.again_seconds * pod.tries)
+        self.agenda.at(self.agenda.now + again, self._ask, key)
+
     def _place(self, _: object = None) -> None:
         """Place pending pods while there is room and the control plane keeps up."""
         rules, now = self._rules, self.agenda.now
         while self._pending:
-            node = min(range(len(self._nodes)), key=self._pods_on.__getitem__)
-            if not self._fits(node):
+            pod = self._pods[self._pending[0]]
+            fitting = [node for node in range(len(self._nodes)) if self._fits(node, pod)]
+            if not fitting:
                 return
+            node = min(fitting, key=self._pods_on.__getitem__)
             if now < self._placing_from:
                 self.agenda.at(self._placing_from, self._place)
                 return
@@ -148,11 +191,13 @@ class Kubernetes:
             key = self._pending.popleft()
             self._pods[key].node = node
             self._pods_on[node] += 1
+            self._memory_on[node] += self._pods[key].memory_bytes
             self.agenda.at(now + rules.create_seconds, self._ready, key)
 
-    def _fits(self, node: int) -> bool:
+    def _fits(self, node: int, pod: Pod) -> bool:
         count, most = self._pods_on[node] + 1, self._rules.pods_per_node
         fits = count * self._rules.request_milli <= self._capacity_milli
+        fits = fits and self._memory_on[node] + pod.memory_bytes <= self._memory_bytes
         return fits and (most is None or count <= most)
 
     def _ready(self, key: TrajectoryKey) -> None:
@@ -191,4 +236,12 @@ class Kubernetes:
         pod = self._pods.pop(key, None)
         if pod is not None and pod.node is not None:
             self._pods_on[pod.node] -= 1
+            self._memory_on[pod.node] -= pod.memory_bytes
             self._place()
+
+
+def _memory_of_node(cluster: Cluster) -> int:
+    larger = cluster.stands_for
+    if larger is None:
+        return cluster.memory_bytes
+    return round(cluster.memory_bytes * larger.nodes * larger.share / cluster.nodes)

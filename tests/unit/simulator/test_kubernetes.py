@@ -88,6 +88,31 @@ def test_a_pod_is_made_once_for_a_trajectory():
     assert kubernetes.trainers.step_seconds == [6.0]
 
 
+def test_a_pod_that_waits_too_long_is_given_up_and_asked_for_again():
+    """One pod fits, for six seconds: the other one is given up at 3 s, asked for at 4, given up at 7, asked for at 9."""
+    rules = PodRules(
+        pods_per_node=1, create_seconds=0.0, exec_seconds=0.0, pending_seconds=3.0, again_seconds=1.0
+    )  # fmt: skip
+    workload = script(line("t0", 8.0), line("t1", 1.0))
+
+    played(workload, rules)
+
+    assert waited(workload) == {"t00": 0.0, "t10": 9.0}
+
+
+def test_memory_of_environments_limits_pods():
+    """Two environments of 600 MiB do not fit in a node of one GiB together."""
+    rules = PodRules(create_seconds=0.0, exec_seconds=0.0, memory=True)
+    large = 600 * 2**20
+    workload = script(*(
+        [act(f"t{n}0", 1.0, trajectory=f"s0-t{n}", memory_bytes=large)] for n in range(2)
+    ))  # fmt: skip
+
+    played(workload, rules, cores=4)
+
+    assert waited(workload) == {"t00": 0.0, "t10": 1.0}
+
+
 def test_pods_wait_until_what_they_ask_for_is_free():
     """Half a core each: the third pod waits until the first trajectory is over."""
     workload = script(
