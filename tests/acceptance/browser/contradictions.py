@@ -25,9 +25,9 @@ def numbers_of(page: Page, *, pool: str, task: str) -> Shown:
     waits = re.search(r"(\d+) actions? waits?", page.inner_text("main"))
     shown["waiting"]["queues"] = int(waits[1]) if waits else 0
     visit(page, "/tasks/")
-    cells = page.locator("#rows tbody tr", has_text=task).locator("td")
-    shown["actions"]["tasks"] = int(cells.nth(4).inner_text())
-    shown["finished"]["tasks"] = int(cells.nth(5).inner_text())
+    row = page.locator("#rows tbody tr", has_text=task)
+    for fact in ("actions", "finished"):
+        shown[fact]["tasks"] = int(row.locator(f'[data-column="{fact}"]').inner_text())
     for state, fact in (("queued", "waiting"), ("running", "running"), ("finished", "finished")):
         visit(page, f"/actions/?task={task}&state={state}")
         shown[fact]["list of actions"] = page.locator("#rows tbody tr").count()
