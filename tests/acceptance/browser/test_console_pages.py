@@ -141,7 +141,7 @@ def test_selected_tasks_get_a_priority_and_two_are_compared(
 ) -> None:
     for task in ("chosen-a", "chosen-b"):
         run(tangram, "true", task=task)
-    page = open_page("/tasks/?q=task:chosen*")
+    page = open_page("/tasks/?q=id:chosen*")
     rows = page.locator("#rows tbody tr")
     expect(rows).to_have_count(2)
     rows.first.get_by_role("checkbox").check()
