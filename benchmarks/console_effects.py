@@ -81,6 +81,7 @@ VERBS: Final = (
     MeasuredVerb("task", "priority", f"default/{TASK}", {"priority": "3"}),
     MeasuredVerb("task", "cancel", f"default/{TASK}"),
     MeasuredVerb("action", "cancel", "waiting 1"),
+    MeasuredVerb("tasks", "priority", f"default/{TASK}", {"priority": "3"}),
     MeasuredVerb("actions", "cancel", "waiting 20"),
 )  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_a_simulation_is_played_and_its_comparison_shown(submitter):
         ({"trace": io.BytesIO(b'{"steps": []}\n{"steps": [}\n')}, "line 1"),
         ({"pasted": '{"id": "a", "colour": 1, "steps": []}'}, "line 1: unknown member colour"),
         ({"trace": io.BytesIO(b"\xff\xfe")}, "line 1: not UTF-8"),
-        ({"workload": "deep-search", "pasted": "a,b\n1,2"}, "line 1: the columns must be"),
+        ({"workload": "deep-search", "pasted": "a,b\n1,2"}, "line 1: the first columns must be"),
         ({"seeds": "one"}, "whole numbers"),
         ({"batch": "100000"}, "2048"),
         ({"policies": ["best"]}, "not one of the available choices"),
