@@ -110,10 +110,10 @@ class OwnRollouts:
         samples = self._options.samples
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = [
-                [threads.submit(self._rollout, f"{self._run}/{first + place}", instance) for _ in range(samples)]
+                [threads.submit(self._rollout, f"{self._run}.{first + place}", instance) for _ in range(samples)]
                 for place, instance in enumerate(chosen)
             ]  # fmt: skip
-            return [(f"{self._run}/{first + place}", [each.result() for each in group]) for place, group in enumerate(found)]  # fmt: skip
+            return [(f"{self._run}.{first + place}", [each.result() for each in group]) for place, group in enumerate(found)]  # fmt: skip
 
     def _rollout(self, group: str, instance: Mapping[str, Any]) -> OwnRollout:
         """Run one agent to its end, and its test cases."""
