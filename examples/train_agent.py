@@ -145,7 +145,8 @@ def _measured(
 
 def _logged(folder: Path, event: str) -> float | None:
     """Return a reward that an earlier process of the run measured."""
-    for line in (folder / "steps.jsonl").read_text().splitlines():
+    file = folder / "steps.jsonl"
+    for line in file.read_text().splitlines() if file.exists() else ():
         found = json.loads(line)
         if found["event"] == event:
             reward: float = found["reward"]

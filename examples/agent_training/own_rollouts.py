@@ -64,7 +64,14 @@ class OwnRollouts:
         self._tools = [BashTool().schema, finish.schema]
 
     def batch(self) -> RolloutBatch | None:
-        """Return the next batch: prompts are sampled until enough of them have rewards that differ."""
+        """Return the next batch; None after the last prompt."""
+        while self._position < len(self._instances):
+            if (found := self._sampled()) is not None:
+                return found
+        return None
+
+    def _sampled(self) -> RolloutBatch | None:
+        """Sample prompts until enough of them have rewards that differ, or so many were tried; None where none has."""
         options, judged = self._options, []
         kept: list[tuple[str, list[OwnRollout]]] = []
         wasted = 0

@@ -203,12 +203,22 @@ def test_each_part_can_be_left_out(run: Run, tmp_path: Path) -> None:
     assert all(0 <= line["reward"] <= 1 and line["turns"] >= 1 for line in steps)
     (end,) = (line for line in alone.logged() if line["event"] == "end")
     assert end["without"] == sorted(PARTS)
-    # What is left out stays unused: no fleet, no selector, no group of rollouts.
+    # What is left out stays unused: no fleet, no selector, no rollout of the service.
     assert "alone" not in named(run.tangram.get("/api/v1/fleets"))
     assert "alone" not in named(run.tangram.get("/api/v1/selectors"))
     assert "train-agent" in named(run.tangram.get("/api/v1/selectors"))
-    assert "alone" not in {each["task"] for each in run.tangram.get("/api/v1/rollouts")["results"]}
+    served = tasks_of_rollouts(run.tangram)
+    assert ("train-agent" in served, "alone" in served) == (True, False)
     assert run.tangram.get("/api/v1/tasks/alone")["finished"] > 0
+
+
+def tasks_of_rollouts(tangram: Tangram) -> set[str]:
+    """Return the tasks of all finished rollouts."""
+    tasks, page = set[str](), tangram.get("/api/v1/rollouts/completions")
+    while page["items"]:
+        tasks |= {each["task"] for each in page["items"]}
+        page = tangram.get(f"/api/v1/rollouts/completions?after={page['next']}")
+    return tasks
 
 
 def named(answer: Any) -> set[str]:
