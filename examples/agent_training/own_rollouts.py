@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import cycle
 from typing import Any, Final
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
@@ -36,6 +37,8 @@ from tangram_client.client import Trajectory
 _AT_ONCE: Final = 16
 _TRIED: Final = 6
 _ANSWER_SECONDS: Final = 600.0
+#: Status of an engine whose ranks lack memory.
+_NO_MEMORY: Final = 507
 _CASE_SECONDS: Final = 10.0
 _RUNNER: Final = "run_cases.py"
 
@@ -170,8 +173,15 @@ class OwnRollouts:
             "return_token_ids": True, "model": self._options.name,
         }  # fmt: skip
         request = Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json", "X-Tangram-Trajectory": found.name, **headers})  # fmt: skip
-        with urlopen(request, timeout=_ANSWER_SECONDS) as response:
-            choice = json.load(response)["choices"][0]
+        try:
+            with urlopen(request, timeout=_ANSWER_SECONDS) as response:
+                choice = json.load(response)["choices"][0]
+        except HTTPError as refused:
+            refused.close()
+            if refused.code != _NO_MEMORY:
+                raise
+            loop.overflowed()  # the engine lacks the memory for this batch
+            return False
         found.sampled = choice["token_ids"]
         found.add(found.sampled, choice["logprobs"]["token_logprobs"], 1)
         text = self._encoder.tokenizer.response_text(found.sampled)
