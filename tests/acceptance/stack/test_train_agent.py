@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from examples.agent_training.checkpoints import CheckpointFacts, CheckpointStore
-from examples.agent_training.training_options import PARTS
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
@@ -32,21 +31,14 @@ SIZES = [
 class Run:
     """One run of the command, started as often as needed."""
 
-    def __init__(self, tangram: Tangram, folder: Path, *options: str) -> None:
-        self.tangram, self.folder, self.options = tangram, folder, options
+    def __init__(self, tangram: Tangram, folder: Path) -> None:
+        self.tangram, self.folder = tangram, folder
         self.store = CheckpointStore(folder)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, steps: int) -> None:
         """Start the command."""
-        command = [
-            sys.executable,
-            "examples/train_agent.py",
-            "--run",
-            str(self.folder),
-            *SIZES,
-            *self.options,
-        ]
+        command = [sys.executable, "examples/train_agent.py", "--run", str(self.folder), *SIZES]
         with (self.folder / "said").open("a") as said:
             self.process = subprocess.Popen(
                 [*command, "--steps", str(steps)], cwd=ROOT, text=True, stdout=said,
@@ -189,40 +181,3 @@ def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
     assert all(one.after == two.before for one, two in pairs)
     groups = [name for update in applied for name in update.groups]
     assert len(groups) == len(set(groups)), "no group trains twice"
-
-
-def test_each_part_can_be_left_out(run: Run, tmp_path: Path) -> None:
-    """After the run whose weights it begins with."""
-    left_out = [word for part in PARTS for word in ("--without", part)]
-    options = ["--start", str(run.folder), "--name", "alone", "--rank-memory-mb", "0"]
-    alone = Run(run.tangram, tmp_path, *options, *left_out)
-    alone.start(steps=2)
-    alone.end()
-
-    assert [update.step for update in alone.newest().applied] == [1, 2]
-    steps = [line for line in alone.logged() if line["event"] == "step"]
-    assert all(0 <= line["reward"] <= 1 and line["turns"] >= 1 for line in steps)
-    (end,) = (line for line in alone.logged() if line["event"] == "end")
-    assert end["without"] == sorted(PARTS)
-    # What is left out stays unused: no fleet, no selector, no rollout of the service.
-    assert "alone" not in named(run.tangram.get("/api/v1/fleets"))
-    assert "alone" not in named(run.tangram.get("/api/v1/selectors"))
-    assert "train-agent" in named(run.tangram.get("/api/v1/selectors"))
-    served = tasks_of_rollouts(run.tangram)
-    assert ("train-agent" in served, "alone" in served) == (True, False)
-    assert run.tangram.get("/api/v1/tasks/alone")["finished"] > 0
-
-
-def tasks_of_rollouts(tangram: Tangram) -> set[str]:
-    """Return the tasks of all finished rollouts."""
-    tasks, page = set[str](), tangram.get("/api/v1/rollouts/completions")
-    while page["items"]:
-        tasks |= {each["task"] for each in page["items"]}
-        page = tangram.get(f"/api/v1/rollouts/completions?after={page['next']}")
-    return tasks
-
-
-def named(answer: Any) -> set[str]:
-    """Return the names in a list of the API."""
-    items = answer if isinstance(answer, list) else next(each for each in answer.values() if isinstance(each, list))  # fmt: skip
-    return {each["name"] for each in items}
