@@ -74,7 +74,7 @@ class OwnRollouts:
         return None
 
     def _sampled(self) -> RolloutBatch | None:
-        """Sample prompts until enough of them have rewards that differ, or so many were tried; None where none has."""
+        """Sample prompts until enough groups have rewards that differ, or `_TRIED` times; None where no group has."""
         options, judged = self._options, []
         kept: list[tuple[str, list[OwnRollout]]] = []
         wasted = 0
