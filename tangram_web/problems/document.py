@@ -33,8 +33,8 @@ condition is gone it is *cleared*, and stays listed for {LISTED_SECONDS / 60:g} 
 some projects sees the problems of these projects and of what all share, such as nodes and APIs. Where facts cannot be read, problems
 stay as they are; without a judgement for ten seconds pages say "No data".
 
-**Owner**: of problems with tasks the submitter of their project, where one is known: the account or token that alone of the project's
-tokens with scope `submit` was used within a week, while no token of all projects with that scope was. Else the project; of all else the platform.
+**Owner**: of problems with tasks the token or account that submitted all of the project's actions among the latest thousand, where it
+is one alone; else the project. Of all else the platform.
 
 **Notifications**: a webhook with the events `problem.raised` and `problem.cleared` gets one message for an incident and one for its end,
 for all kinds or for chosen ones ([operations.md](operations.md)). *Notify me of problems…* on the Overview opens its form.
