@@ -1,7 +1,7 @@
 """CPU time of unit tests: each stays below a limit, and so does their median.
 
 A test that is not marked `slow` and uses more is run again, up to twice, because its first run may
-have paid for imports and caches; the least of its runs counts. Properties have the limit in the tier
+have paid for imports, caches and garbage of other tests; the least of its runs counts. Properties have the limit in the tier
 `quick` alone, where they try few examples. ``@pytest.mark.cpu_seconds(5)`` states another limit.
 On a machine that is slower or busier than the reference, measured when a test exceeds its limit, the
 limit grows in proportion. A pytest plugin, named in pyproject.toml.
@@ -9,10 +9,12 @@ limit grows in proportion. A pytest plugin, named in pyproject.toml.
 
 from __future__ import annotations
 
+import gc
 import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
@@ -65,6 +67,17 @@ def _slowness() -> float:
     return max(1.0, min(_reference_work() for _ in range(3)) / _REFERENCE_SECONDS)
 
 
+@contextmanager
+def _heap_left_alone() -> Iterator[None]:
+    """Keep what earlier tests left in memory out of garbage collections, whose time it would add to this test."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def _run(item: pytest.Item, nextitem: pytest.Item | None) -> tuple[float, list[pytest.TestReport]]:
     """Run a test, with its fixtures; return its CPU time and its reports."""
     item._initrequest()  # type: ignore[attr-defined]  # as in a first run
@@ -84,7 +97,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for _ in range(_RUNS - 1):
         if used <= limit or any(report.failed for report in reports):
             break
-        again, reports = _run(item, nextitem)
+        with _heap_left_alone():
+            again, reports = _run(item, nextitem)
         used = min(used, again)
     if used > limit:
         limit *= _slowness()
