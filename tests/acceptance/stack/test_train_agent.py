@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from examples.agent_training.checkpoints import CheckpointFacts, CheckpointStore
+from examples.agent_training.training_options import PARTS
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
@@ -31,14 +32,14 @@ SIZES = [
 class Run:
     """One run of the command, started as often as needed."""
 
-    def __init__(self, tangram: Tangram, folder: Path) -> None:
-        self.tangram, self.folder = tangram, folder
+    def __init__(self, tangram: Tangram, folder: Path, *options: str) -> None:
+        self.tangram, self.folder, self.options = tangram, folder, options
         self.store = CheckpointStore(folder)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, steps: int) -> None:
         """Start the command."""
-        command = [sys.executable, "examples/train_agent.py", "--run", str(self.folder), *SIZES]
+        command = [sys.executable, "examples/train_agent.py", "--run", str(self.folder), *SIZES, *self.options]
         with (self.folder / "said").open("a") as said:
             self.process = subprocess.Popen(
                 [*command, "--steps", str(steps)], cwd=ROOT, text=True, stdout=said,
@@ -128,6 +129,15 @@ def killed(*words: str, environment: str = "") -> bool:
     return False
 
 
+def ended_rollouts(tangram: Tangram) -> Iterator[dict[str, Any]]:
+    """Yield all rollouts of the service that have ended."""
+    found, after = [{}], "0"
+    while found:
+        answer = tangram.get(f"/api/v1/rollouts/completions?after={after}")
+        found, after = answer["items"], answer["next"]
+        yield from found
+
+
 def test_steps_are_taken_with_all_parts_and_engines_are_divided(run: Run) -> None:
     run.start(steps=4)
     run.until(lambda: run.store.newest() is not None and run.newest().step >= 1)
@@ -181,3 +191,21 @@ def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
     assert all(one.after == two.before for one, two in pairs)
     groups = [name for update in applied for name in update.groups]
     assert len(groups) == len(set(groups)), "no group trains twice"
+
+
+def test_a_run_without_any_part_takes_a_step(run: Run, tmp_path: Path) -> None:
+    left_out = itertools.chain.from_iterable(("--without", part) for part in PARTS)
+    alone = Run(
+        run.tangram, tmp_path, "--start", str(run.folder), "--name", "alone", "--samples", "16",
+        "--rank-memory-mb", "0", *left_out,
+    )  # fmt: skip
+    alone.start(steps=1)
+    alone.end()
+
+    assert [update.step for update in alone.newest().applied] == [1]
+    assert alone.logged()[-1]["without"] == sorted(PARTS)
+    read = run.tangram.get
+    assert "alone" not in [fleet["name"] for fleet in read("/api/v1/fleets")["results"]]
+    assert "alone" not in [found["name"] for found in read("/api/v1/selectors")["selectors"]]
+    assert read("/api/v1/tasks/alone")["finished"] > 0
+    assert "alone" not in {found["task"] for found in ended_rollouts(run.tangram)}
