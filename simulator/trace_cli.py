@@ -51,7 +51,7 @@ def verbs() -> None:
     """Convert, describe and sample traces: recordings of coding agents, or LLM requests.
 
     SOURCE: files or folders of one format. Formats of other systems: mooncake, bailian, azure, swe-agent,
-    verl; our own: tangram, requests, journal (docs/traces.md).
+    mini-swe-agent, verl; our own: tangram, requests, journal (docs/traces.md).
     """
 
 

@@ -9,6 +9,7 @@
 | bailian | the same with ``chat_id``; ``timestamp`` in seconds | requests | |
 | azure | CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens`` | requests | |
 | swe-agent | one JSON object with ``trajectory`` and ``info`` (`.traj`) | recordings | think times, CPU, memory; old ones: durations |
+| mini-swe-agent | one JSON object with ``messages`` (`.traj.json`) | recordings | CPU, memory; old ones: times |
 | verl | one sample a line: ``input``, ``output``, ``score``, ``step`` | recordings or requests | times, token counts |
 
 `reading.read_sources` finds the format by the content and reads it; what a source does not contain is modelled

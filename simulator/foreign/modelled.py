@@ -81,15 +81,6 @@ class Modelled:
         """Return the model's time for so many tokens of an answer."""
         return tokens / self.tokens_per_second
 
-    def say_thinking(self) -> str:
-        """Return the sentence about think times."""
-        return (
-            f"think times are modelled: tokens of the answer at {self.tokens_per_second:g} a second"
-        )
-
-
-SAY_CPU: Final = "CPU is modelled by the family of the command, memory as 400 MiB a trajectory"
-
 
 @cache
 def known_family(name: str) -> Family:

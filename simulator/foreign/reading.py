@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.foreign.lines import decoded, json_document, numbered_lines
+from simulator.foreign.mini_swe_agent import read_mini_swe_agent
 from simulator.foreign.modelled import Modelled
 from simulator.foreign.own import read_journal_as_recordings, read_recordings_of_ours
 from simulator.foreign.requests import (
@@ -33,8 +34,8 @@ from tangram_client.traces.recording import Recording, TraceError
 
 Read = Callable[[Sequence[Path], BadLines, Modelled], Trace]
 
-#: Suffixes of the files of a folder that are traces.
-SUFFIXES: Final = frozenset({".traj", ".jsonl", ".ndjson", ".json", ".csv"})
+#: How the files of a folder end that are traces: runs of agents leave other JSON beside them.
+ENDINGS: Final = (".csv", ".jsonl", ".ndjson", ".traj", ".traj.json")
 #: Lines that are looked at before a file counts as unknown: the first ones may be bad.
 _LOOKED_AT: Final = 20
 _MOST_FILES: Final = 100_000
@@ -72,6 +73,9 @@ FORMATS: Final = {
         Format("mooncake", "request", read_mooncake, MOONCAKE_MEMBERS),
         Format("azure", "request", read_azure, AZURE_COLUMNS, is_csv=True),
         Format("swe-agent", "trajectory", read_swe_agent, ("trajectory",)),
+        Format(
+            "mini-swe-agent", "trajectory", read_mini_swe_agent, ("messages", "trajectory_format")
+        ),
         Format("verl", "sample", read_verl, ("input", "output", "score")),
     )
 }
@@ -139,10 +143,12 @@ def _files(sources: Sequence[Path]) -> Iterator[Path]:
         if not source.is_dir():
             yield source
             continue
-        below = (path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+        below = (
+            path for path in source.rglob("*") if path.name.endswith(ENDINGS) and path.is_file()
+        )
         found = sorted(islice(below, _MOST_FILES), key=_natural)
         if not found:
-            raise TraceError(f"{source}: holds no file that ends in {', '.join(sorted(SUFFIXES))}")
+            raise TraceError(f"{source}: holds no file that ends in {', '.join(ENDINGS)}")
         yield from found
 
 

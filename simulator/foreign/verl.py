@@ -13,41 +13,28 @@ any call gives requests, one for each sample, in the order of the steps.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from simulator.foreign.agents import AgentRecorder, AgentStep, enclosed
 from simulator.foreign.lines import count_field, each_line, json_object, text_field
-from simulator.foreign.modelled import (
-    MEMORY_BYTES,
-    REQUEST_GAP_SECONDS,
-    SAY_CPU,
-    Modelled,
-    family_of,
-    tokens_of,
-)
+from simulator.foreign.modelled import CHARACTERS_OF_TOKEN, REQUEST_GAP_SECONDS, Modelled, tokens_of
 from simulator.foreign.trace import BadLines, Trace
 from simulator.llm_trace import LlmRequest
-from tangram_client.traces.recording import RecordedStep, Recording
+from tangram_client.traces.recording import Recording
 
 _MOST_STEP: Final = 10**9
 _CALL: Final = "<tool_call>"
 _CALL_ENDS: Final = "</tool_call>"
-_RESPONSE: Final = re.compile(r"\s*(?:user\s*)?<tool_response>(.*?)</tool_response>", re.DOTALL)
+_RESPONSE: Final = "<tool_response>"
+_RESPONSE_ENDS: Final = "</tool_response>"
+#: Command of a call that cannot be read: it was made all the same.
+_UNKNOWN: Final = "unknown"
 #: Arguments of tools that are commands.
 _COMMANDS: Final = ("command", "cmd", "code", "script")
-
-
-@dataclass(frozen=True)
-class _DumpedCall:
-    """One tool call of a sample."""
-
-    tokens_before: float
-    command: str
-    output_characters: int
 
 
 @dataclass(frozen=True)
@@ -57,42 +44,34 @@ class _Sample:
     step: int
     input_tokens: int
     output_tokens: int
-    calls: tuple[_DumpedCall, ...]
+    calls: tuple[AgentStep, ...]
 
 
 def read_verl(paths: Sequence[Path], bad: BadLines, modelled: Modelled) -> Trace:
     """Read dumps of verl. Raises TraceError naming the file, the line and the field at fault."""
     samples = [sample for path in paths for sample in each_line(path, _sample, bad)]
     samples.sort(key=lambda sample: sample.step)
-    called = any(sample.calls for sample in samples)
-    recordings = tuple(_recordings(samples, modelled)) if called else ()
-    requests = () if called else tuple(_requests(samples, modelled))
+    recordings, requests, said = tuple[Recording, ...](), tuple[LlmRequest, ...](), _NO_TIMES
+    if any(sample.calls for sample in samples):
+        recorder = AgentRecorder(modelled)
+        recordings = tuple(_recordings(samples, recorder))
+        left_out = len(samples) - len(recordings)
+        said = (*recorder.said(), "the answer after the last call is not read")
+        if left_out:
+            said += (f"{left_out} of {len(samples)} samples call no tool and are left out",)
+    else:
+        requests = tuple(_requests(samples, modelled))
     return Trace(
-        source="", format="verl", recordings=recordings, requests=requests,
-        assumed=_said_of_calls(samples, modelled) if called else _SAID_OF_REQUESTS,
+        source="", format="verl", recordings=recordings, requests=requests, assumed=said,
         skipped=bad.count, complaints=tuple(bad.examples),
     )  # fmt: skip
 
 
-_SAID_OF_REQUESTS: Final = (
+_NO_TIMES: Final[tuple[str, ...]] = (
     "there are no times: requests follow each other after exponential gaps of"
     f" {REQUEST_GAP_SECONDS:g} s, in the order of the steps",
-    "a token is 4 characters of the text",
+    "there are no counts of tokens: a token is 4 characters of the text",
 )
-
-
-def _said_of_calls(samples: Sequence[_Sample], modelled: Modelled) -> tuple[str, ...]:
-    without = sum(not sample.calls for sample in samples)
-    said = [
-        modelled.say_thinking(),
-        "a token is 4 characters of the text",
-        "durations of all tool calls are modelled by the family of the command",
-        SAY_CPU,
-        "the answer after the last call is not read",
-    ]
-    if without:
-        said.append(f"{without} of {len(samples)} samples call no tool and are left out")
-    return tuple(said)
 
 
 def _sample(text: str, where: str) -> _Sample:
@@ -102,20 +81,23 @@ def _sample(text: str, where: str) -> _Sample:
     return _Sample(step, round(tokens_of(given)), round(tokens_of(output)), tuple(_calls(output)))
 
 
-def _calls(output: str) -> Iterator[_DumpedCall]:
-    at = 0
-    while (begins := output.find(_CALL, at)) >= 0:
-        ends = output.find(_CALL_ENDS, begins)
-        if ends < 0:  # cut off by the limit of tokens: it was never made
-            return
-        after = ends + len(_CALL_ENDS)
-        response = _RESPONSE.match(output, after)
-        yield _DumpedCall(
-            tokens_of(output[at:after]),
-            _command(output[begins + len(_CALL) : ends]),
-            len(response.group(1).strip()) if response else 0,
+def _calls(output: str) -> Iterator[AgentStep]:
+    """Yield the calls of one output. Calls of one answer come first, then the responses to all of them."""
+    responses = list(enclosed(output, _RESPONSE, _RESPONSE_ENDS))
+    at = passed = 0
+    for number, (begins, ends) in enumerate(enclosed(output, _CALL, _CALL_ENDS)):
+        written = begins - at
+        while passed < len(responses) and responses[passed][1] < begins:
+            # What tools answered before is no text of the model.
+            written -= responses[passed][1] - responses[passed][0]
+            passed += 1
+        answer = responses[number] if number < len(responses) else (0, 0)
+        yield AgentStep(
+            tokens=(written + ends - begins) / CHARACTERS_OF_TOKEN,
+            command=_command(output[begins:ends]),
+            output_characters=len(output[slice(*answer)].strip()),
         )
-        at = response.end() if response else after
+        at = ends
 
 
 def _command(call: str) -> str:
@@ -123,33 +105,22 @@ def _command(call: str) -> str:
     try:
         body = json.loads(call)
     except (ValueError, RecursionError):
-        return ""
+        return _UNKNOWN
     if not isinstance(body, dict):
-        return ""
+        return _UNKNOWN
     arguments = body.get("arguments")
     for name in _COMMANDS:
         command = arguments.get(name) if isinstance(arguments, dict) else None
         if isinstance(command, str):
             return command
-    return str(body.get("name", ""))
+    return str(body.get("name") or _UNKNOWN)
 
 
-def _recordings(samples: Sequence[_Sample], modelled: Modelled) -> Iterator[Recording]:
+def _recordings(samples: Sequence[_Sample], recorder: AgentRecorder) -> Iterator[Recording]:
     for number, sample in enumerate(samples):
-        if not sample.calls:
-            continue
-        name = f"step-{sample.step}-{number:05d}"
-        steps = []
-        for index, call in enumerate(sample.calls):
-            family = family_of(call.command)
-            drawn = modelled.step(family, name, index)
-            steps.append(
-                RecordedStep(
-                    modelled.think_seconds(call.tokens_before), drawn.seconds, drawn.cpu_cores,
-                    family, call.output_characters,
-                )
-            )  # fmt: skip
-        yield Recording(name, tuple(steps), MEMORY_BYTES)
+        found = recorder.record(f"step-{sample.step}-{number:05d}", sample.calls)
+        if found is not None:
+            yield found
 
 
 def _requests(samples: Sequence[_Sample], modelled: Modelled) -> Iterator[LlmRequest]:

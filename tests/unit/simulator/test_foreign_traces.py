@@ -1,7 +1,4 @@
-"""Traces of other systems are read by their content, and the result says what they do not contain.
-
-The samples follow the published schemas that `simulator.foreign` names; their figures are made up.
-"""
+"""Traces of other systems are found by their content; bad lines are errors with file, line and field, or are skipped."""
 
 from __future__ import annotations
 
@@ -16,49 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.foreign import lines
-from simulator.foreign.modelled import Modelled, family_of
-from simulator.foreign.reading import (
-    FORMATS,
-    detect,
-    read_sources,
-    recordings_of,
-    requests_of,
-)
+from simulator.foreign.reading import FORMATS, detect, read_sources, recordings_of, requests_of
 from simulator.foreign.trace import TraceKind
 from simulator.llm_trace import LlmRequest
 from tangram_client.traces.recording import TraceError
-
-MOONCAKE = {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}
-BAILIAN = {
-    "chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 521,
-    "output_length": 132, "type": "text", "turn": 2, "hash_ids": [1089],
-}  # fmt: skip
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-STEP = {
-    "action": "pytest -q\n", "observation": "1 passed", "response": "Let me run the tests.",
-    "thought": "Let me run the tests.", "execution_time": 2.5, "state": {"open_file": "n/a"},
-}  # fmt: skip
-INFO = {"exit_status": "submitted", "model_stats": {"tokens_sent": 9000, "tokens_received": 120}}
-CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "grep -rn x ."}}\n</tool_call>'
-VERL = {"input": "user\nFix it.", "output": "Done.", "gts": None, "score": 1.0, "step": 12}
-
-
-def a_file(folder: Path, name: str, *rows: Any) -> Path:
-    path = folder / name
-    path.write_text(
-        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
-    )
-    return path
-
-
-def a_trajectory(folder: Path, *steps: dict[str, Any], name: str = "a__b-1.traj") -> Path:
-    path = folder / name
-    path.write_text(json.dumps({"trajectory": steps, "history": [], "info": INFO}, indent=2))
-    return path
-
-
-def changed(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {name: value for name, value in {**body, **changes}.items() if value is not ...}
+from tests.unit.simulator.foreign_samples import (
+    AZURE,
+    BAILIAN,
+    MOONCAKE,
+    STEP,
+    VERL,
+    a_file,
+    a_trajectory,
+    changed,
+)
 
 
 def test_mooncake_has_milliseconds_from_the_beginning(tmp_path: Path) -> None:
@@ -122,101 +90,6 @@ def test_requests_that_are_not_in_order_are_sorted_and_said_to_be(tmp_path: Path
     )
 
 
-def test_a_trajectory_of_swe_agent_keeps_its_durations(tmp_path: Path) -> None:
-    trace = read_sources([a_trajectory(tmp_path, STEP, changed(STEP, action="ls -F\n"))])
-    (recording,) = trace.recordings
-
-    assert (trace.format, recording.id) == ("swe-agent", "a__b-1")
-    assert [step.duration_seconds for step in recording.steps] == [2.5, 2.5]
-    assert [step.family for step in recording.steps] == ["test", "search"]
-    # 120 tokens for two responses of the same length, at 60 a second.
-    assert [step.think_seconds for step in recording.steps] == [1.0, 1.0]
-    assert recording.steps[0].output_characters == len("1 passed")
-    assert "think times are modelled" in trace.assumed[0]
-    assert "durations" not in " ".join(trace.assumed)
-
-
-def test_durations_that_swe_agent_did_not_write_are_modelled_and_said_to_be(tmp_path: Path) -> None:
-    path = a_trajectory(tmp_path, changed(STEP, execution_time=...), STEP)
-
-    first, second = read_sources([path]), read_sources([path])
-
-    assert first == second
-    assert any("1 of 2 tool calls have no execution_time" in said for said in first.assumed)
-    assert first.recordings[0].steps[0].duration_seconds > 0
-    other = read_sources([path], modelled=Modelled(seed=1)).recordings[0]
-    assert other.steps[0].duration_seconds != first.recordings[0].steps[0].duration_seconds
-    assert other.steps[1].duration_seconds == 2.5
-
-
-def test_an_answer_without_a_call_is_thinking_before_the_next(tmp_path: Path) -> None:
-    path = a_trajectory(tmp_path, changed(STEP, action=""), STEP)
-
-    (recording,) = read_sources([path]).recordings
-
-    assert [step.think_seconds for step in recording.steps] == [2.0]
-
-
-def test_one_trajectory_of_swe_agent_a_line_is_read(tmp_path: Path) -> None:
-    row = {"instance_id": "a__b-2", "trajectory": [changed(STEP, thought=..., response=...)]}
-
-    trace = read_sources([a_file(tmp_path, "all.jsonl", row)])
-
-    assert (trace.format, trace.recordings[0].id) == ("swe-agent", "a__b-2")
-    assert trace.recordings[0].steps[0].think_seconds == 0.0
-
-
-def test_a_folder_of_trajectories_is_one_trace(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    a_trajectory(tmp_path / "run", STEP, name="b-10.traj")
-    a_trajectory(tmp_path / "run", STEP, name="b-9.traj")
-    a_file(tmp_path, "run.log", "not a trace")
-
-    assert [each.id for each in read_sources([tmp_path]).recordings] == ["b-9", "b-10"]
-
-
-def test_samples_of_verl_with_tool_calls_are_recordings(tmp_path: Path) -> None:
-    output = (
-        f"{'x' * 240}{CALL}\nuser\n<tool_response>\nfound\n</tool_response>\nassistant\nyes{CALL}"
-    )
-    path = a_file(tmp_path, "12.jsonl", changed(VERL, output=output), VERL)
-
-    trace = read_sources([path])
-    (recording,) = trace.recordings
-
-    assert (trace.format, recording.id) == ("verl", "step-12-00000")
-    assert [step.family for step in recording.steps] == ["search", "search"]
-    assert [step.output_characters for step in recording.steps] == [5, 0]
-    assert recording.steps[0].think_seconds == (240 + len(CALL)) / 4 / 60
-    assert "1 of 2 samples call no tool and are left out" in trace.assumed
-    assert "durations of all tool calls are modelled by the family of the command" in trace.assumed
-
-
-@pytest.mark.parametrize(
-    "output",
-    ["<tool_call>{}", "no tag", "</tool_call><tool_call>"],
-    ids=["cut off", "none", "reversed"],
-)
-def test_samples_of_verl_without_a_call_are_requests(tmp_path: Path, output: str) -> None:
-    a_file(tmp_path, "10.jsonl", changed(VERL, step=10, input="x" * 400, output=output))
-    a_file(tmp_path, "9.jsonl", changed(VERL, step=9, input="y" * 40))
-
-    trace = read_sources([tmp_path])
-
-    assert [each.input_tokens for each in trace.requests] == [10, 100]
-    assert trace.requests[0].at_seconds == 0.0 < trace.requests[1].at_seconds
-    assert "there are no times" in trace.assumed[0]
-
-
-@pytest.mark.parametrize(
-    "call", ["no JSON", "[]", '{"name": 7}', '{"arguments": "ls"}', "[" * 9_000]
-)
-def test_a_call_of_verl_that_is_not_readable_is_still_a_call(tmp_path: Path, call: str) -> None:
-    path = a_file(tmp_path, "1.jsonl", changed(VERL, output=f"<tool_call>{call}</tool_call>"))
-
-    assert read_sources([path]).recordings[0].steps[0].family == "python"
-
-
 def test_our_own_formats_are_known(tmp_path: Path) -> None:
     step = {"start_s": 0.0, "think_s": 1.0, "dur_s": 0.5, "family": "test"}
     recordings = a_file(tmp_path, "ours.jsonl", {"id": "t1", "steps": [step]})
@@ -224,27 +97,6 @@ def test_our_own_formats_are_known(tmp_path: Path) -> None:
 
     assert detect(recordings).name == "tangram"
     assert read_sources([requests]).requests == (LlmRequest(0.5, 7, 1),)
-
-
-@pytest.mark.parametrize(
-    ("command", "family"),
-    [
-        ("cd /testbed && python -m pytest -x tests/", "test"),
-        ("PYTHONPATH=. timeout 60 ./tests/runtests.py admin", "test"),
-        ("python tests/run_tests.py", "test"),
-        ("make test", "test"),
-        ("pip install -e .", "install"),
-        ("python3 -m pip install x", "install"),
-        ("/usr/bin/grep -rn foo src", "search"),
-        ("str_replace_editor view /testbed/setup.py", "file"),
-        ("edit 12:14", "file"),
-        ("python reproduce.py", "python"),
-        ("./configure && make", "python"),
-        ("", "python"),
-    ],
-)
-def test_families_follow_the_first_word_of_a_command(command: str, family: str) -> None:
-    assert family_of(command) == family
 
 
 @pytest.mark.parametrize(
@@ -320,14 +172,6 @@ def test_a_line_that_is_too_long_is_bad_and_the_next_is_read(
         read_sources([path])
     trace = read_sources([path], skip_bad=True)
     assert (trace.skipped, len(trace.requests)) == (1, 2)
-
-
-def test_a_broken_trajectory_is_named_with_its_line(tmp_path: Path) -> None:
-    path = a_trajectory(tmp_path, STEP)
-    path.write_text(path.read_text()[:-40])
-
-    with pytest.raises(TraceError, match=r"a__b-1\.traj:\d+: not JSON, or cut off"):
-        read_sources([path])
 
 
 @pytest.mark.parametrize(

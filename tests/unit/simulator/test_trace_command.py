@@ -285,7 +285,7 @@ def test_a_foreign_trajectory_is_simulated_as_it_is(trajectory: Path, tmp_path: 
 
     assert foreign.exit_code == own.exit_code == 0
     assert foreign.stdout == own.stdout
-    assert "tangram sim: assumed of the trace: think times are modelled" in foreign.stderr
+    assert "tangram sim: assumed of the trace: all think times are modelled" in foreign.stderr
     assert own.stderr == ""
 
 
