@@ -73,7 +73,8 @@ def recording_lines(recordings: Iterable[Recording]) -> Iterator[str]:
             "mem_mb_peak": recording.memory_bytes / MEBIBYTE,
             "steps": steps,
         }
-        yield json.dumps(body, ensure_ascii=False) + "\n"
+        # Escaped: a name may hold halves of characters, which no encoding can write.
+        yield json.dumps(body) + "\n"
 
 
 def request_lines(requests: Iterable[LlmRequest]) -> Iterator[str]:

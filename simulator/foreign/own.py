@@ -2,13 +2,14 @@
 
 A journal has more than a recording: declared costs, elasticity, the kind of every action. ``sim --workload recorded``
 plays all of that; as a recording, its commands can be resampled and mixed with a reward like those of any other agent.
-Actions without cores, and actions that did not end, are left out.
+Rewards, actions without cores, and actions that did not end are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from domain.codec import JournalEntry
 from domain.decisions import Finish
@@ -39,19 +40,22 @@ def _recording(text: str, where: str) -> Recording:
 def read_journal_as_recordings(paths: Sequence[Path], bad: BadLines, _: Modelled) -> Trace:
     """Read journals, each as a window of its own. Raises TraceError."""
     found: list[Recording] = []
-    left_out = overlapping = 0
+    left_out = overlapping = rewards = 0
     for path in paths:
         try:
             window = recorded(_entries(path, bad))
         except InvalidRequest as error:
             raise TraceError(f"{path}: {error}") from None
-        recordings, without_cores = recordings_of(window)
-        found += recordings
-        left_out += window.left_out + without_cores
+        made = recordings_of(window)
+        found += made.recordings
+        left_out += window.left_out + made.without_cores
+        rewards += made.rewards
         overlapping += window.overlapping
     said = ["durations are on one core, by the declared elasticity where an action had more"]
     if left_out:
         said.append(f"{left_out} actions did not run to their end, or need no core: left out")
+    if rewards:
+        said.append(f"{rewards} rewards are left out: a simulation adds its own to each trajectory")
     if overlapping:
         said.append(f"{overlapping} actions overlapped one of their trajectory: played after it")
     return Trace(
@@ -76,28 +80,39 @@ def _entries(path: Path, bad: BadLines) -> Iterator[JournalEntry]:
         yield entry
 
 
-def recordings_of(window: Recorded) -> tuple[list[Recording], int]:
-    """Return the trajectories of a window, and the number of actions that hold no core.
+class WindowRecordings(NamedTuple):
+    """The trajectories of a window, and the numbers of actions that are not among their steps."""
+
+    recordings: list[Recording]
+    without_cores: int
+    rewards: int
+
+
+def recordings_of(window: Recorded) -> WindowRecordings:
+    """Return the trajectories of a window, as recordings of agents.
 
     The first think time of a trajectory is 0: what a window has there is when the trajectory came.
     """
-    found, without_cores = [], 0
+    found: list[Recording] = []
+    without_cores = rewards = 0
     for name, moves in window.rollouts.items():
-        steps = list[RecordedStep]()
+        steps: list[RecordedStep] = []
         memory_bytes = 0
         for move in moves:
             action = move.act.action
             if "cpu" not in action.cost:
                 without_cores += 1
-                continue
-            steps.append(_step(move.act, move.think_seconds if steps else 0.0, window.measured))
+            elif action.reward is not None or action.family == "reward":
+                rewards += 1
+            else:
+                thought = move.think_seconds if steps else 0.0
+                steps.append(_step(move.act, thought, window.measured))
             if action.environment is not None:
                 memory_bytes = max(memory_bytes, action.environment.memory_bytes)
         if steps:
-            found.append(
-                Recording(moves[0].act.action.trajectory or name, tuple(steps), memory_bytes)
-            )
-    return found, without_cores
+            name_of = moves[0].act.action.trajectory or name
+            found.append(Recording(name_of, tuple(steps), memory_bytes))
+    return WindowRecordings(found, without_cores, rewards)
 
 
 def _step(act: Act, thought: float, measured: dict[ActionId, Finish]) -> RecordedStep:

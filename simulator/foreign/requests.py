@@ -33,6 +33,8 @@ from simulator.foreign.trace import BadLines, Trace, in_order
 from simulator.llm_trace import COLUMNS, MOST_TOKENS, LlmRequest, read_requests
 from tangram_client.traces.recording import TraceError
 
+#: They stay in memory, some 150 bytes each; no simulation plays as many.
+MOST_REQUESTS: Final = 5_000_000
 MOONCAKE_MEMBERS: Final = ("timestamp", "input_length", "output_length")
 AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -81,7 +83,12 @@ def _read(
     requests_of: Callable[[Path], Iterator[LlmRequest]],
     assumed: tuple[str, ...],
 ) -> Trace:
-    found = [request for path in paths for request in requests_of(path)]
+    found: list[LlmRequest] = []
+    for path in paths:
+        for request in requests_of(path):
+            if len(found) == MOST_REQUESTS:
+                raise TraceError(f"{path}: there are over {MOST_REQUESTS:,} requests; give a part")
+            found.append(request)
     requests, order = in_order(found)
     merged = (f"requests of {len(paths)} files are merged by time",) if len(paths) > 1 else ()
     return Trace(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.foreign import lines
+from simulator.foreign import requests as requests_module
 from simulator.foreign.reading import FORMATS, detect, read_sources, recordings_of, requests_of
 from simulator.foreign.trace import TraceKind
 from simulator.llm_trace import LlmRequest
@@ -211,6 +212,16 @@ def test_files_that_are_too_large_or_no_files_are_refused(
     (tmp_path / "empty").mkdir()
     with pytest.raises(TraceError, match="holds no file that ends in"):
         read_sources([tmp_path / "empty"])
+
+
+def test_more_requests_than_memory_has_room_for_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "MOST_REQUESTS", 2)
+    read_sources([a_file(tmp_path, "2.jsonl", MOONCAKE, MOONCAKE)])
+
+    with pytest.raises(TraceError, match=r"3\.jsonl: there are over 2 requests; give a part"):
+        read_sources([a_file(tmp_path, "3.jsonl", MOONCAKE, MOONCAKE, MOONCAKE)])
 
 
 def test_sources_of_two_formats_are_refused(tmp_path: Path) -> None:

@@ -259,9 +259,10 @@ def test_tools_that_act_at_once_are_counted_over_time() -> None:
 def test_a_journal_becomes_recordings(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     first, second = (act(name, 2.0, trajectory="s0-t0") for name in "ab")
+    reward = act("d", 60.0, trajectory="s0-t0", family="reward")
     other = act("c", 1.0, cost={"api:search": 1}, trajectory="s0-t1")
     with journal.open("wb") as file:
-        played = script([Think(3.0), first, Think(4.0), second], [other])
+        played = script([Think(3.0), first, Think(4.0), second, reward], [other])
         cluster = Cluster(1, 4, GIB, apis={"api:search": 1})
         run(Scene(played, cluster, NONE), "minimum", watch=JournalWriter(file))
 
@@ -273,6 +274,7 @@ def test_a_journal_becomes_recordings(tmp_path: Path) -> None:
     assert [step.think_seconds for step in recording.steps] == pytest.approx([0.0, 4.0], abs=0.01)
     assert [step.duration_seconds for step in recording.steps] == [2.0, 2.0]
     assert any(said.startswith("1 actions did not run") for said in found.assumed)
+    assert any(said.startswith("1 rewards are left out") for said in found.assumed)
 
 
 def test_a_foreign_trajectory_is_simulated_as_it_is(trajectory: Path, tmp_path: Path) -> None:
