@@ -35,7 +35,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks.record import store
 from benchmarks.stack import Stack, tangram, token
 from examples.gpu_service.demo import declaration
-from simulator.llm_trace import make_requests, read_requests
+from simulator.foreign.reading import requests_of
+from simulator.llm_trace import make_requests
 from simulator.workloads.services import Arrival, Arrivals, most_called
 from tangram_client import ActionView, AsyncClient, Client
 from tangram_client._calls import apply_config
@@ -58,7 +59,7 @@ def arrivals(options: argparse.Namespace) -> list[Arrival]:
     """Return the calls of one run: a function of the options alone."""
     requests = make_requests(10_000, options.seed)
     if options.trace is not None:
-        requests = read_requests(options.trace)
+        requests, _ = requests_of(options.trace)
     return Arrivals(
         requests,
         SERVICES,

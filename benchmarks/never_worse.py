@@ -18,8 +18,8 @@ from rich.table import Table
 from benchmarks.record import store
 from domain.errors import InvalidRequest
 from simulator.compare import check_policies
+from simulator.options import known_recordings
 from simulator.sweep import Row, cells, shortened, sweep, worse
-from simulator.traces import make_recordings, read_recordings
 from simulator.worker_processes import end_on_signal
 
 WANTED = ("minimum", "fixed(4)", "fixed(16)", "paper", "balanced", "malleable")
@@ -84,9 +84,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="cells simulated at once")
     options = parser.parse_args()
-    recordings = (
-        make_recordings(116, 0) if options.trace is None else read_recordings(options.trace)
-    )
+    recordings, _ = known_recordings(options.trace, 0)
     grid = [
         cell
         for cell in cells(seeds=range(options.seeds))

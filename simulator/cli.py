@@ -7,7 +7,7 @@ exit code 2; nothing is printed of a comparison that did not come to its end.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -153,7 +153,8 @@ def verbs() -> None:
     """Simulate: the production scheduler and ledgers in virtual time, trainers and nodes modelled.
 
     TRACE: recorded coding agents (JSON lines), for deep-search and mopd recorded LLM requests (CSV);
-    without it they are made up. For recorded the journal of another run (JSON lines).
+    without it they are made up. For recorded the journal of another run (JSON lines). Traces of
+    other systems are read, too (docs/traces.md).
     """
 
 
@@ -203,7 +204,7 @@ def plan_command(
     if as_json:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     else:
-        _print(plan_table(answer, scene.cluster.cores))
+        print_tables(plan_table(answer, scene.cluster.cores))
     if answer.nodes is None:
         sys.exit(1)
 
@@ -257,12 +258,12 @@ def add_evaluation() -> None:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(program: str = "tangram sim") -> Iterator[None]:
     """End with exit code 2 when the input is bad, 1 when the simulation itself is."""
     try:
         yield
     except (InvalidRequest, TraceError, InvariantViolation) as error:
-        click.echo(f"tangram sim: {error}", err=True)
+        click.echo(f"{program}: {error}", err=True)
         sys.exit(1 if isinstance(error, InvariantViolation) else 2)
 
 
@@ -283,7 +284,7 @@ def _simulate(
     if as_json:
         sys.stdout.write(encode([each.result for each in timed]).decode())
     else:
-        _print(*tables(timed))
+        print_tables(*tables(timed))
 
 
 @contextmanager
@@ -315,10 +316,19 @@ def _scene(workload: str, **options: Any) -> Scene:
     }
     if (option := foreign(workload, given)) is not None:
         raise InvalidRequest(f"--{option.replace('_', '-')} is no option of {workload}")
-    return build(workload, **options)
+    scene = build(workload, **options)
+    say_assumed(scene.assumed)
+    return scene
 
 
-def _print(*parts: Table) -> None:
+def say_assumed(assumed: Iterable[str]) -> None:
+    """Say on standard error what a trace lacks and what stands in its place."""
+    for sentence in assumed:
+        click.echo(f"tangram sim: assumed of the trace: {sentence}", err=True)
+
+
+def print_tables(*parts: Table) -> None:
+    """Print tables on standard output, uncut into a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE_WIDTH)

@@ -41,6 +41,8 @@ class Scene:
     prelude: Prelude | None = None
     #: What happens where the prelude ends.
     events: tuple[Event, ...] = ()
+    #: What the trace lacks and what stands in its place, as sentences.
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

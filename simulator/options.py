@@ -13,8 +13,9 @@ import click
 from domain.errors import InvalidRequest
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene
-from simulator.llm_trace import LlmRequest, make_requests, read_requests
-from simulator.traces import make_recordings, read_recordings
+from simulator.foreign.reading import recordings_of, requests_of
+from simulator.llm_trace import LlmRequest, make_requests
+from simulator.traces import make_recordings
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.deep_search import LIMITS, DeepSearch
 from simulator.workloads.mopd import GPUS, TEACHERS, Mopd
@@ -23,6 +24,7 @@ from simulator.workloads.mopd_search import JudgedSearch, MopdSearch, services
 from simulator.workloads.recorded import read_journal, recorded
 from simulator.workloads.rewards import PRESETS
 from simulator.workloads.services import Arrivals, ServiceCalls, models
+from tangram_client.traces.recording import Recording
 
 #: Made up when there is no trace: about as many as the traces named in the workloads have.
 RECORDINGS: Final = 116
@@ -106,12 +108,13 @@ def _coding(
     *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, rewards: str,
     reward_scale: float, units: int, declared_ratio: float, malleable: bool, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
-    recordings = make_recordings(RECORDINGS, seed) if trace is None else read_recordings(trace)
+    recordings, assumed = known_recordings(trace, seed)
     chosen = replace(
         PRESETS[rewards], scale=reward_scale, most_units=units, declared_ratio=declared_ratio,
         malleable=malleable,
     )  # fmt: skip
-    return Scene(AiCoding(recordings, batch, steps, chosen, seed, group), cluster)
+    workload = AiCoding(recordings, batch, steps, chosen, seed, group)
+    return Scene(workload, cluster, assumed=assumed)
 
 
 def _search(
@@ -119,33 +122,43 @@ def _search(
     search_limit: int, pdf_limit: int, judge_limit: int, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
     limits = {"api:search": search_limit, "api:pdf": pdf_limit, "api:judge": judge_limit}
-    search = DeepSearch(_requests(trace, seed), batch, steps, seed, group)
-    return Scene(search, replace(cluster, apis=limits))
+    requests, assumed = known_requests(trace, seed)
+    search = DeepSearch(requests, batch, steps, seed, group)
+    return Scene(search, replace(cluster, apis=limits), assumed=assumed)
 
 
 def _mopd(
     *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int | None,
     teachers: int, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
-    mopd = Mopd(_requests(trace, seed), batch, steps, seed, group, domains=teachers)
-    return Scene(mopd, replace(cluster, gpus=gpus or GPUS, models=teacher_models(teachers)))
+    requests, assumed = known_requests(trace, seed)
+    mopd = Mopd(requests, batch, steps, seed, group, domains=teachers)
+    served = replace(cluster, gpus=gpus or GPUS, models=teacher_models(teachers))
+    return Scene(mopd, served, assumed=assumed)
 
 
 def _mopd_search(
     *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, gpus: int | None,
     teachers: int, search_limit: int, pdf_limit: int, seed: int, **_: Any,
 ) -> Scene:  # fmt: skip
-    requests = _requests(trace, seed)
+    requests, assumed = known_requests(trace, seed)
     both = MopdSearch(
         Mopd(requests, batch, steps, seed, group, domains=teachers),
         JudgedSearch(requests, batch, steps, seed, group),
     )
     limits = {"api:search": search_limit, "api:pdf": pdf_limit}
-    return Scene(both, replace(cluster, apis=limits, gpus=gpus or GPUS, models=services(teachers)))
+    served = replace(cluster, apis=limits, gpus=gpus or GPUS, models=services(teachers))
+    return Scene(both, served, assumed=assumed)
 
 
-def _requests(trace: Path | None, seed: int) -> list[LlmRequest]:
-    return make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
+def known_recordings(trace: Path | None, seed: int) -> tuple[list[Recording], tuple[str, ...]]:
+    """Return the recordings of a trace of any format, or made up ones, and what was assumed."""
+    return (make_recordings(RECORDINGS, seed), ()) if trace is None else recordings_of(trace)
+
+
+def known_requests(trace: Path | None, seed: int) -> tuple[list[LlmRequest], tuple[str, ...]]:
+    """Return the requests of a trace of any format, or made up ones, and what was assumed."""
+    return (make_requests(REQUESTS, seed), ()) if trace is None else requests_of(trace)
 
 
 def _recorded(
@@ -167,14 +180,15 @@ def _services(
         raise InvalidRequest(
             f"services: restore_seconds must be a number ≥ 0, not {restore_seconds!r}"
         )
-    requests = make_requests(REQUESTS, seed) if trace is None else read_requests(trace)
+    requests, assumed = known_requests(trace, seed)
     gpus = gpus or SERVICE_GPUS
     names = tuple(f"model-{number}" for number in range(services))
     arrivals = Arrivals(requests, names, gpus, load, seconds, call_seconds, seed=seed)
     served = models(names, restore_seconds, cluster.gpu_memory_bytes)
     return Scene(
-        ServiceCalls(arrivals.all(), call_seconds), replace(cluster, gpus=gpus, models=served)
-    )
+        ServiceCalls(arrivals.all(), call_seconds), replace(cluster, gpus=gpus, models=served),
+        assumed=assumed,
+    )  # fmt: skip
 
 
 _MAKE: Final[dict[str, Callable[..., Scene]]] = {

@@ -33,7 +33,7 @@ def read_recordings(path: Path) -> list[Recording]:
 def parse_recordings(content: bytes, source: str) -> list[Recording]:
     """Read the content of a trace, which errors call ``source``; raises as `read_recordings`."""
     recordings = [
-        _recording(line, f"{source}:{number}")
+        parse_line(line, f"{source}:{number}")
         for number, line in enumerate(content.split(b"\n"), start=1)
         if line.strip()
     ]
@@ -47,7 +47,8 @@ def make_recordings(count: int, seed: int) -> list[Recording]:
     return [parse_recording(body, "generated") for body in generate(count, seed)]
 
 
-def _recording(line: bytes, where: str) -> Recording:
+def parse_line(line: bytes, where: str) -> Recording:
+    """Read one line of a trace. Raises TraceError starting with ``where``."""
     try:
         body = json.loads(line.decode())
     except UnicodeDecodeError:

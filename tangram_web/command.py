@@ -1,4 +1,4 @@
-"""The command ``tangram`` of the whole distribution: the client's verbs, ``up``, ``sim``, ``dispatch`` and ``selector profile``."""
+"""The command ``tangram`` of the whole distribution: the client's verbs, ``up``, ``sim``, ``trace``, ``dispatch`` and ``selector profile``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def sim(arguments: tuple[str, ...]) -> None:
 
 @click.command(context_settings=_PASSED_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def trace(arguments: tuple[str, ...]) -> None:
+    """Convert, describe and sample traces, of other systems, too."""
+    from simulator.trace_cli import verbs as trace_verbs
+
+    trace_verbs.main(list(arguments), prog_name="tangram trace")
+
+
+@click.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def dispatch(arguments: tuple[str, ...]) -> None:
     """Plan the transfer of a batch between ranks: bytes and predicted seconds."""
     from dispatcher.cli import main as plan
@@ -58,6 +67,7 @@ def main() -> None:
     selector.add_command(profile)
     verbs.add_command(up)
     verbs.add_command(sim)
+    verbs.add_command(trace)
     verbs.add_command(dispatch)
     verbs(prog_name="tangram")
 

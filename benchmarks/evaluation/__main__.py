@@ -15,28 +15,18 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.evaluation.cases import SCALES, Case, Inputs
+from benchmarks.evaluation.cases import SCALES, Case
 from benchmarks.evaluation.checkpoint import Kept
 from benchmarks.evaluation.commands import CORES, shown, stored_measurement
+from benchmarks.evaluation.inputs import read_inputs
 from benchmarks.evaluation.report import Report, chosen, evaluate
 from benchmarks.record import RESULTS, store
 from simulator.compare import Timed
 from simulator.figures import plot
-from simulator.llm_trace import make_requests, read_requests
-from simulator.options import RECORDINGS, REQUESTS
-from simulator.traces import make_recordings, read_recordings
 from simulator.worker_processes import end_on_signal
 
 #: Figures that are stored as plots as well.
 DRAWN: Final = ("8a-left", "8a-right", "8b-left", "8b-right", "9-left", "capacity")
-
-
-def _inputs(trace: Path | None, requests: Path | None) -> Inputs:
-    return Inputs(
-        make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace),
-        make_requests(REQUESTS, 0) if requests is None else read_requests(requests),
-        ", ".join("made up" if path is None else path.name for path in (trace, requests)),
-    )
 
 
 def _rounded(value: Any) -> Any:
@@ -117,7 +107,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
 
-    inputs, scale = _inputs(options.trace, options.requests), SCALES[options.scale]
+    (inputs, _), scale = read_inputs(options.trace, options.requests), SCALES[options.scale]
     kept = None if options.kept is None else Kept(options.kept, inputs, scale)
     parts = Parts()
     with shown(quiet=False) as progress:

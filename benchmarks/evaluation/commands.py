@@ -21,17 +21,15 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from benchmarks.evaluation.cases import SCALES, Inputs
+from benchmarks.evaluation.cases import SCALES
 from benchmarks.evaluation.checkpoint import Kept
+from benchmarks.evaluation.inputs import read_inputs
 from benchmarks.evaluation.page import write
 from benchmarks.evaluation.report import Measured, Report, chosen, evaluate
 from benchmarks.evaluation.runs import Done, Progress
 from benchmarks.fleets import report as fleet_report
 from domain.errors import InvalidRequest
-from simulator.cli import one_line_errors
-from simulator.llm_trace import make_requests, read_requests
-from simulator.options import RECORDINGS, REQUESTS
-from simulator.traces import make_recordings, read_recordings
+from simulator.cli import one_line_errors, say_assumed
 
 #: How many this process may use.
 CORES: Final = len(os.sched_getaffinity(0))
@@ -44,9 +42,9 @@ STORED: Final = Path(__file__).parents[1] / "results" / "predicted.json"
 
 OPTIONS: Final = (
     click.option("--trace", type=click.Path(path_type=Path),
-                 help="Recorded coding agents (JSON lines) [made up]."),
+                 help="Recorded coding agents, or LLM requests, of any known format [made up]."),
     click.option("--requests", type=click.Path(path_type=Path),
-                 help="Recorded LLM requests (CSV) [made up]."),
+                 help="Recorded LLM requests of any known format [made up]."),
     click.option("--out", type=click.Path(path_type=Path), default=Path("evaluation"),
                  show_default=True, help="Folder for report.html and report.json."),
     click.option("--figure", "figures", multiple=True, metavar="ID", help="Only these [all of ARL-Tangram]; heddle: all of Heddle, heddle-12: one."),
@@ -85,14 +83,8 @@ def report(
     for name, value in given.items():
         size = size.__class__(**{**vars(size), name: value})
     plans, beside = chosen(figures), stored_measurement(measured)
-    inputs = Inputs(
-        make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace),
-        make_requests(REQUESTS, 0) if requests is None else read_requests(requests),
-        ", ".join(
-            f"{what} {'made up' if path is None else path.name}"
-            for what, path in (("trajectories", trace), ("LLM requests", requests))
-        ),
-    )
+    inputs, assumed = read_inputs(trace, requests)
+    say_assumed(assumed)
     kept = Kept(out / KEPT, inputs, size)
     with shown(quiet=quiet) as progress:
         made = evaluate(

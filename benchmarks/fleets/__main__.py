@@ -22,8 +22,7 @@ from benchmarks.fleets import http_fleets
 from benchmarks.fleets.cases import Compared, simulate_fleets
 from benchmarks.fleets.sections import SECTIONS, Row
 from benchmarks.record import store_parts
-from simulator.options import RECORDINGS
-from simulator.traces import make_recordings, read_recordings
+from simulator.options import known_recordings
 from simulator.worker_processes import end_on_signal
 from tangram_client.traces.recording import Recording
 
@@ -88,7 +87,7 @@ def main() -> int:
     end_on_signal()
     options = _options()
     trace = options.trace
-    recordings = make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace)
+    recordings, _ = known_recordings(trace, 0)
     late: list[str] = []
     for name in options.only:
         print(f"-- {name}", flush=True)

@@ -12,8 +12,7 @@ from benchmarks.fleets import motivation, overheads, results
 from benchmarks.fleets.cases import GPUS, Compared, simulate_fleets
 from benchmarks.fleets.plans import FleetContext, FleetPlan, FleetScale
 from domain.errors import InvalidRequest
-from simulator.options import RECORDINGS
-from simulator.traces import make_recordings, read_recordings
+from simulator.options import known_recordings
 
 #: What figures' names begin with; alone it names all of them.
 FAMILY: Final = "heddle"
@@ -53,7 +52,7 @@ def evaluate_fleets(
     """Simulate what these figures need, and return them."""
     plans, size = chosen_plans(names), SCALES[scale]
     size = FleetScale(size.name, seeds or size.seeds, size.per_gpu)
-    recordings = make_recordings(RECORDINGS, 0) if trace is None else read_recordings(trace)
+    recordings, assumed = known_recordings(trace, 0)
     cases = [case for plan in plans for case in plan.cases(size)]
     compared = Compared(simulate_fleets(cases, recordings, jobs=jobs), size.seeds)
     context = FleetContext(size, recordings, compared)
@@ -62,7 +61,7 @@ def evaluate_fleets(
         seeds=size.seeds,
         divisor=_PAPER_GPUS // GPUS,
         interactions=FULL.interactions,
-        input=f"trajectories {'made up' if trace is None else trace.name}",
+        input=f"trajectories {'made up' if trace is None else '; '.join((trace.name, *assumed))}",
         figures=tuple(plan.figure(context) for plan in plans),
         left_out=LEFT_OUT,
         paper="Heddle",

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import msgspec
 
@@ -40,6 +40,7 @@ from tangram_client.traces.recording import TraceError, read_file
 
 #: What ran to an end of its own, or to its time limit.
 _KNOWN: Final = frozenset({Outcome.COMPLETED, Outcome.TIMEOUT, Outcome.OOM_KILLED})
+_decode_entry: Final = msgspec.json.Decoder(JournalEntry).decode
 
 
 @dataclass
@@ -259,18 +260,22 @@ def read_journal(path: Path) -> list[JournalEntry]:
 
 def parse_journal(content: bytes, name: str) -> list[JournalEntry]:
     """Return the journal entries of ``content``, which errors call ``name``. Raises TraceError."""
-    decoder: Any = msgspec.json.Decoder(JournalEntry)
     entries: list[JournalEntry] = []
     for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            entry = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise TraceError(f"{name}:{number}: not a journal entry ({error})") from None
+        entry = parse_entry(line, f"{name}:{number}")
         if entries and entry.at < entries[-1].at:
             raise TraceError(f"{name}:{number}: {entry.at:g} s comes before the line above it")
         entries.append(entry)
     if not entries:
         raise TraceError(f"{name}:1: holds no journal entry")
     return entries
+
+
+def parse_entry(line: bytes, where: str) -> JournalEntry:
+    """Return the journal entry of one line. Raises TraceError starting with ``where``."""
+    try:
+        return _decode_entry(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{where}: not a journal entry ({error})") from None

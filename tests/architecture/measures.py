@@ -35,6 +35,9 @@ REGISTERED = (
     "rollout.worker.worker",
     # The registry of predictors makes them.
     "placement.boosted",
+    # Readers of traces: the table of formats names them. The command loads each of its programs by name.
+    "simulator.foreign.",
+    "simulator.trace_cli",
     # Areas of a node door: its table names them.
     "scheduler.runtime.node.door.",
     "tangram_web.dashboard.views.",
