@@ -24,7 +24,9 @@ const LABEL = 16;
 
 /**
  * @typedef {import("../lib/units.js").Holder} Holder
- * @typedef {{ number: number, byte: number, x: number, y: number, holder?: Holder, hue: string, broken: boolean }} Place
+ * @typedef {{ number: number, byte: number, x: number, y: number, holder?: Holder, hue: string, broken: boolean,
+ *             joined: boolean, drawn: string }} Place
+ * `joined`: to the next one, of the same holder; `drawn`: what the canvas shows of it.
  * @typedef {{ x: number, y: number, text: string }} Label
  */
 
@@ -33,6 +35,9 @@ export class TgCoremap extends HTMLElement {
   #table = document.createElement("table");
   /** @type {number[][]} */
   #groups = [];
+  #names = "";
+  /** The holders and the unavailable units, to see whether they changed. */
+  #said = "";
   /** @type {Uint8Array} */
   #bytes = new Uint8Array();
   /** @type {Map<number, Holder>} */
@@ -46,6 +51,10 @@ export class TgCoremap extends HTMLElement {
   /** @type {Label[]} */
   #labels = [];
   #cell = 16;
+  /** Whether places are to be found again. */
+  #moved = true;
+  /** The area that units take. */
+  #wanted = { width: 80, height: 0 };
   #wide = 0;
   #seen = true;
   #label = "";
@@ -62,26 +71,38 @@ export class TgCoremap extends HTMLElement {
     // The observer reports the width: reading it between writes would force a layout.
     new ResizeObserver(([entry]) => {
       this.#wide = entry.contentRect.width;
+      this.#moved = true;
       dirty(this);
     }).observe(this);
     whenSeen(this, (seen) => {
       this.#seen = seen;
       if (seen) dirty(this);
     });
-    onTheme(() => dirty(this));
+    onTheme(() => {
+      this.#moved = true;
+      dirty(this);
+    });
   }
 
   /** @param {string[]} groups core numbers by NUMA node, as ranges @param {Uint8Array} bytes */
   show(groups, bytes) {
     const same = bytes.length === this.#bytes.length && bytes.every((one, at) => one === this.#bytes[at]);
-    if (same && groups.length === this.#groups.length) return;
-    this.#groups = groups.map(expand);
+    const moved = bytes.length !== this.#bytes.length || groups.join(" ") !== this.#names;
+    if (same && !moved) return;
+    if (moved) {
+      this.#names = groups.join(" ");
+      this.#groups = groups.map(expand);
+      this.#moved = true;
+    }
     this.#bytes = bytes.slice();
     dirty(this);
   }
 
   /** Name the holders of the units. @param {Holder[]} holders @param {number[]} broken unavailable */
   hold(holders, broken = []) {
+    const said = [...holders.map(({ id, units }) => `${id} ${units}`), ...broken].join(";");
+    if (said === this.#said) return;
+    this.#said = said;
     this.#holders = new Map();
     for (const holder of holders) {
       for (const number of expand(holder.units)) this.#holders.set(number, holder);
@@ -96,14 +117,29 @@ export class TgCoremap extends HTMLElement {
   }
 
   paint() {
-    this.#layOut();
+    if (!this.#seen) return; // brought up to date when it comes into sight
+    const moved = this.#moved;
+    if (moved) this.#layOut();
+    this.#fillPlaces();
     this.#fillTable();
-    if (!this.#seen) return; // drawn when it comes into sight
     const context = /** @type {CanvasRenderingContext2D} */ (this.#canvas.getContext("2d"));
+    if (moved) this.#clear(context);
+    for (const place of this.#places) {
+      const look = lookOf(place);
+      if (look === place.drawn) continue;
+      place.drawn = look;
+      context.clearRect(place.x, place.y, this.#cell + GAP, this.#cell);
+      draw(context, place, this.#cell);
+    }
+  }
+
+  /** Begin with the labels alone. @param {CanvasRenderingContext2D} context */
+  #clear(context) {
+    const { width, height } = this.#wanted;
     const scale = devicePixelRatio;
+    this.#size(width, height);
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, this.#canvas.width, this.#canvas.height);
-    this.#places.forEach((place, at) => draw(context, place, this.#cell, this.#places[at + 1]));
+    context.clearRect(0, 0, width, height);
     context.fillStyle = color("--muted");
     context.font = "11px system-ui, sans-serif";
     for (const { x, y, text } of this.#labels) context.fillText(text, x, y);
@@ -111,6 +147,7 @@ export class TgCoremap extends HTMLElement {
 
   /** Give each unit a place: rows as wide as the element, groups apart. */
   #layOut() {
+    this.#moved = false;
     const width = Math.max(80, this.#wide);
     const many = this.#bytes.length;
     this.#cell = Number(this.getAttribute("cell")) || (many > 96 ? 10 : many > 32 ? 14 : 18);
@@ -119,7 +156,7 @@ export class TgCoremap extends HTMLElement {
     this.#places = [];
     this.#labels = [];
     const columns = inRow(width, step);
-    let [x, y, at] = [0, top, 0];
+    let [x, y] = [0, top];
     this.#groups.forEach((group, index) => {
       const fits = x + Math.min(group.length, columns) * step - GAP <= width;
       if (x > 0 && !fits) [x, y] = [0, y + step + GROUP_GAP - GAP + top];
@@ -127,16 +164,24 @@ export class TgCoremap extends HTMLElement {
       if (top) this.#labels.push({ x, y: y - 5, text: `${this.getAttribute("labels")} ${index}` });
       group.forEach((number, nth) => {
         if (nth > 0 && nth % columns === 0) [x, y] = [left, y + step];
-        const holder = this.#holders.get(number);
-        const hue = (holder && this.#hues.get(holder.id)) ?? "--q4";
-        const broken = this.#broken.has(number);
-        this.#places.push({ number, byte: this.#bytes[at] ?? 0, x, y, holder, hue, broken });
+        this.#places.push({ number, byte: 0, x, y, hue: "--q4", broken: false, joined: false, drawn: "" });
         x += step;
-        at += 1;
       });
       x += GROUP_GAP - GAP + (top ? LABEL : 0);
     });
-    this.#size(width, y + step);
+    this.#wanted = { width, height: y + step };
+  }
+
+  /** Say what each unit does now. */
+  #fillPlaces() {
+    this.#places.forEach((place, at) => {
+      place.byte = this.#bytes[at] ?? 0;
+      place.holder = this.#holders.get(place.number);
+      place.hue = (place.holder && this.#hues.get(place.holder.id)) ?? "--q4";
+      place.broken = this.#broken.has(place.number);
+      const before = this.#places[at - 1];
+      if (before) before.joined = isJoined(before, place, this.#cell);
+    });
   }
 
   /** @param {number} width @param {number} height */
@@ -207,15 +252,21 @@ function describe({ number, byte, holder, broken }, noun) {
   return `${name}: …${holder.id.slice(-8)} of ${holder.task || "an unknown task"}`;
 }
 
-/**
- * @param {CanvasRenderingContext2D} context @param {Place} place @param {number} size
- * @param {Place | undefined} next
- */
-function draw(context, place, size, next) {
-  const { byte, x, y, holder, hue, broken } = place;
+/** Whether two neighbours in a row have one holder. @param {Place} place @param {Place} next @param {number} size */
+function isJoined({ holder, x, y }, next, size) {
+  return holder !== undefined && next.holder === holder && next.y === y && next.x === x + size + GAP;
+}
+
+/** What is drawn of a unit. @param {Place} place */
+function lookOf({ byte, hue, broken, joined }) {
+  const held = byte === EXCLUSIVE ? `${hue} ${joined}` : byte === OTHERS ? "others" : byte > 0 ? "shared" : "free";
+  return broken ? `${held} broken` : held;
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Place} place @param {number} size */
+function draw(context, { byte, x, y, hue, broken, joined }, size) {
   if (byte === EXCLUSIVE) {
     context.fillStyle = color(hue);
-    const joined = holder && next?.holder === holder && next.y === y && next.x === x + size + GAP;
     context.fillRect(x, y, joined ? size + GAP : size, size);
   } else if (byte === OTHERS) {
     context.fillStyle = color("--q2");

@@ -15,7 +15,7 @@ const HUES = ["--q4", "--q3", "--q5"];
  * @param {Holder[]} holders @returns {Map<string, string>} by id, custom properties
  */
 export function huesOf(holders) {
-  const first = (/** @type {Holder} */ { units }) => expand(units)[0] ?? 0;
+  const first = (/** @type {Holder} */ { units }) => parseInt(units, 10) || 0;
   /** @type {Map<string, string>} */
   const hues = new Map();
   let before = -1;
@@ -50,10 +50,18 @@ export function shorten(numbers) {
   return runs.map(([low, high]) => (low === high ? `${low}` : `${low}–${high}`)).join(", ");
 }
 
-/** Groups that contain an action's units. @param {string[]} groups @param {string} units */
-export function groupsOf(groups, units) {
-  const held = new Set(expand(units));
-  return groups.flatMap((group, at) => (expand(group).some((one) => held.has(one)) ? [at] : []));
+/**
+ * Find the groups that contain an action's units.
+ * @param {string[]} groups ranges of numbers @returns {(units: string) => number[]}
+ */
+export function groupFinder(groups) {
+  /** @type {Map<number, number>} */
+  const of = new Map();
+  groups.forEach((group, at) => expand(group).forEach((number) => of.set(number, at)));
+  return (units) => {
+    const found = new Set(expand(units).flatMap((number) => of.get(number) ?? []));
+    return [...found].sort((one, other) => one - other);
+  };
 }
 
 /**

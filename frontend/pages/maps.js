@@ -10,7 +10,7 @@ import "../elements/tg-rows.js";
 import * as format from "../lib/format.js";
 import { dirty } from "../lib/animation_loop.js";
 import { showBanner } from "../lib/problem_banner.js";
-import { expand, freeChunks, groupsOf, shorten } from "../lib/units.js";
+import { expand, freeChunks, groupFinder, shorten } from "../lib/units.js";
 
 /**
  * @typedef {import("../lib/live.js").Frame} Frame
@@ -52,12 +52,24 @@ const page = {
     const shown = this.nodes.filter((node) => kind === "cpu" || node.gpus.groups.length > 0);
     const names = new Set(shown.map(({ name }) => name));
     for (const card of place.querySelectorAll(".card")) {
-      if (!names.has(card.dataset.node)) card.remove();
+      if (!names.has(card.dataset.node)) forget(card);
     }
     for (const node of shown) fill(cardOf(node.name), node, this.holdersOf(node.name));
     place.querySelector(".empty").hidden = shown.length > 0 || !live;
-    get("holders").show(shown.flatMap((node) => this.rowsOf(node)));
-    let hidden = 0;
+    const nodes = [...names].join(" ");
+    if (this.listed === this.holders && this.listedNodes === nodes) return;
+    [this.listed, this.listedNodes] = [this.holders, nodes];
+    this.list(shown);
+  },
+  /** The holders that the table shows, and their nodes. @type {Map<string, { holders: Holder[], more: number }> | null} */
+  listed: null,
+  listedNodes: "",
+  /** @param {Node[]} shown */
+  list(shown) {
+    const every = shown.flatMap((node) => this.holdersOf(node.name).map((holder) => ({ node, holder })));
+    const rows = most(every, ({ holder }) => holder.amount * (this.wall - holder.since));
+    get("holders").show(rows.map(({ node, holder }) => this.rowOf(node, holder)));
+    let hidden = every.length - rows.length;
     for (const node of shown) hidden += this.holders.get(node.name)?.more ?? 0;
     get("more").textContent = hidden ? `${format.count(hidden)} more are not listed` : "";
   },
@@ -65,28 +77,59 @@ const page = {
   holdersOf(name) {
     return (this.holders.get(name)?.holders ?? []).filter((holder) => holder.kind === kind);
   },
-  /** @param {Node} node */
-  rowsOf(node) {
-    const groups = kind === "cpu" ? node.groups : node.gpus.groups;
-    return this.holdersOf(node.name).map((holder) => ({
+  /** @param {Node} node @param {Holder} holder */
+  rowOf(node, holder) {
+    return {
       ...holder,
       node: node.name,
-      groups: groupsOf(groups, holder.units),
+      groups: groupsIn(node)(holder.units),
       held: this.wall - holder.since,
       use: this.chunks.get(`${node.name}/${holder.units}`),
-    }));
+    };
   },
 };
 
+/** Rows of the table, at most: those that hold most. */
+const MOST_ROWS = 100;
+
+/** Those of the greatest values, in their order. @template T @param {T[]} rows @param {(row: T) => number} value @returns {T[]} */
+function most(rows, value) {
+  if (rows.length <= MOST_ROWS) return rows;
+  const least = rows.map(value).sort((one, other) => other - one)[MOST_ROWS - 1];
+  return rows.filter((row) => value(row) >= least).slice(0, MOST_ROWS);
+}
+
+/** Finders by the ranges of a node's groups. @type {Map<string, (units: string) => number[]>} */
+const finders = new Map();
+
+/** @param {Node} node */
+function groupsIn(node) {
+  const groups = kind === "cpu" ? node.groups : node.gpus.groups;
+  const key = groups.join(" ");
+  const found = finders.get(key) ?? groupFinder(groups);
+  finders.set(key, found);
+  return found;
+}
+
+/** @type {Map<string, HTMLElement>} */
+const cardsByNode = new Map();
+
 /** @param {string} name @returns {HTMLElement} */
 function cardOf(name) {
-  const found = place.querySelector(`[data-node="${CSS.escape(name)}"]`);
+  const found = cardsByNode.get(name);
   if (found) return found;
   const copy = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
   const card = /** @type {HTMLElement} */ (copy.firstElementChild);
   card.dataset.node = name;
   place.append(card);
+  cardsByNode.set(name, card);
   return card;
+}
+
+/** @param {HTMLElement} card */
+function forget(card) {
+  cardsByNode.delete(card.dataset.node ?? "");
+  card.remove();
 }
 
 /** @param {HTMLElement} card @param {Node} node @param {Holder[]} holders */
@@ -194,6 +237,7 @@ if (cards) {
   live?.follow("gpus", (/** @type {any} */ frame) => {
     page.chunks = new Map(frame.chunks.map((/** @type {Use} */ row) => [`${row.node}/${row.gpus}`, row]));
     cards.show(frame.cards);
+    page.listed = null;
     dirty(page);
   });
 }

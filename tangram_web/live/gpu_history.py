@@ -66,7 +66,7 @@ class GpuHistory:
         """Make a snapshot at ``wall`` if one is due; ``offset`` is wall clock minus journal time."""
         if wall % STEP_SECONDS or wall <= self._newest or not capacity.has_gpus:
             return
-        nodes = _gpu_nodes(capacity, holders, offset)
+        nodes = _gpu_nodes(capacity, holders, wall - offset, offset)
         rows = residents.rows(offset)
         state = hash(msgspec.json.encode((nodes, rows["residents"])))
         if state == self._state and wall - self._newest < REPEAT_SECONDS:
@@ -82,8 +82,10 @@ class GpuHistory:
         return taken
 
 
-def _gpu_nodes(capacity: Capacity, holders: Holders, offset: float) -> list[dict[str, Any]]:
-    held = {row["name"]: row for row in holders.current_rows(offset)}
+def _gpu_nodes(
+    capacity: Capacity, holders: Holders, at: float, offset: float
+) -> list[dict[str, Any]]:
+    held = {row["name"]: row for row in holders.current_rows(at, offset)}
     return [
         {name: row[name] for name in ("name", "pool", "state", "gpus")}
         | {

@@ -6,7 +6,6 @@ action that holds at least half of what is held there is the cause, and all queu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -38,19 +37,18 @@ def holdings_of(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Holding]:
     """
     found: dict[str, Holding] = {}
     for node in nodes:
-        held: Counter[str] = Counter()
+        held = {f"{kind}:{node['name']}": amount for kind, amount in node["held"].items()}
         for each in node["holders"]:
             if each["shared"]:
                 continue
             resource = f"{each['kind']}:{node['name']}"
-            held[resource] += each["amount"]
             if resource not in found or each["amount"] > found[resource].amount:
                 found[resource] = Holding(
                     action=each["id"], node=node["name"], kind=each["kind"],
                     amount=each["amount"], since=each["since"],
                 )  # fmt: skip
         for resource, amount in held.items():
-            if node.get("more") or found[resource].amount < LEAST_PART * amount:
+            if resource in found and found[resource].amount < LEAST_PART * amount:
                 del found[resource]
     return found
 

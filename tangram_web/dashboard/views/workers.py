@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import redis
 from django.http import HttpRequest
@@ -15,6 +15,12 @@ from tangram_web.live.gpu_use import gpu_uses, node_rows
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import NODES
 from tangram_web.metrics.reading import READERS, read_system
+from tangram_web.problems import kinds
+
+#: Kinds of problems whose subjects are processes: those that are gone have no row among the live ones.
+PROCESS_KINDS: Final = frozenset(
+    kind.key for kind in (kinds.PART_DEAD, kinds.PART_LATE, kinds.WEB_DEAD, kinds.WEB_LATE)
+)
 
 
 def workers(request: HttpRequest) -> dict[str, Any]:
@@ -33,5 +39,5 @@ def workers(request: HttpRequest) -> dict[str, Any]:
     warm = [] if standing is None else [(*key, facts) for key, facts in standing.warm()]
     return {
         "status": status, "standing": standing, "runs": runs, "problem": problem, "warm": warm,
-        "nodes": nodes, "version": VERSION,
+        "nodes": nodes, "version": VERSION, "process_kinds": PROCESS_KINDS,
     }  # fmt: skip

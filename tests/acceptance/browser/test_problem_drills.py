@@ -1,12 +1,15 @@
-"""Two incidents with short thresholds, each solved from the Overview with at most three clicks within half a minute.
+"""Incidents with short thresholds, each solved from the Overview with at most three clicks within half a minute.
 
 They have a Tangram of their own: its thresholds are seconds where they are minutes.
 """
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
@@ -16,6 +19,7 @@ from playwright.sync_api import Page, expect
 from tests.acceptance.browser.conftest import Open
 from tests.acceptance.browser.pages import PATIENCE_MS, audited, press, problem_on, visit
 from tests.acceptance.up.conftest import Tangram
+from tests.architecture.tree import ROOT
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -131,6 +135,76 @@ def test_one_trajectory_holds_what_others_wait_for(open_page: Open, tangram: Tan
         expect(page.get_by_role("heading", name="Done")).to_be_visible()
         finish(tangram, waiting)
     audited(page, f"action/{hog}", "cancel")
+
+
+@contextmanager
+def second_web_process(tangram: Tangram) -> Iterator[subprocess.Popen[bytes]]:
+    """Another web process of this Tangram, with the environment of the first, once it answers."""
+    first = next(
+        place for place in Path("/proc").iterdir()
+        if place.name.isdecimal() and is_web_process_of(place, tangram)
+    )  # fmt: skip
+    variables = [
+        each.split(b"=", 1) for each in (first / "environ").read_bytes().split(b"\0") if each
+    ]
+    command = (first / "cmdline").read_bytes().split(b"\0")[:-1]
+    port = free_port()
+    command[command.index(b"--port") + 1] = str(port).encode()
+    with subprocess.Popen(
+        command, cwd=ROOT, env=dict(variables), stderr=subprocess.DEVNULL
+    ) as process:  # type: ignore[misc]
+        try:
+            until = monotonic() + PATIENCE_MS / 1000
+            while not is_listening(port):
+                assert process.poll() is None
+                assert monotonic() < until
+            yield process
+        finally:
+            process.kill()
+
+
+def is_web_process_of(place: Path, tangram: Tangram) -> bool:
+    """Whether a process, by its folder in /proc, is the web process that `tangram up` started."""
+    try:
+        parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+        return parent == str(tangram.process.pid) and b"uvicorn" in (place / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def is_listening(port: int) -> bool:
+    """Whether a process of this machine accepts connections at a port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_web_process_dies(open_page: Open, tangram: Tangram) -> None:
+    page = overview(open_page)
+    with second_web_process(tangram) as process:
+        visit(page, "/workers/")
+        expect(page.get_by_role("cell", name="web", exact=True)).to_have_count(2)
+        process.kill()
+
+    problem = problem_on(page, f"web_dead:{socket.gethostname()}")
+    expect(problem.locator(".title")).to_contain_text("Web process on")
+    expect(problem).to_contain_text(f"Process {process.pid} showed no life after")
+    expect(problem).to_contain_text("1 other answers.")
+    with solved(page):
+        problem.locator(".evidence").click()
+        said = page.locator(f'[data-problem="web_dead:{socket.gethostname()}"]')
+        expect(said).to_contain_text(f"Process {process.pid} showed no life after")
+
+    # Another one replaces it, and ends in order.
+    with second_web_process(tangram) as successor:
+        visit(page, "/")
+        dead = page.locator(f'.problem[data-id="web_dead:{socket.gethostname()}"]')
+        expect(dead).to_have_attribute("data-state", "cleared")
+        successor.terminate()
+        successor.wait(30)
+    expect(dead).to_have_attribute("data-state", "cleared")
 
 
 def test_the_choice_of_the_trend_is_one_click_and_web_processes_are_listed(

@@ -6,7 +6,7 @@ from typing import Any
 
 from domain.resources import MILLI
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.holders import MAX_LISTED
+from tangram_web.live.holders import MAX_CORES, MAX_LISTED
 from tests.unit.live.journal import WALL_OFFSET, Journal
 
 
@@ -61,6 +61,24 @@ def test_light_actions_beyond_the_most_are_counted_only():
 
     assert len(holders(journal, fold)) == MAX_LISTED
     assert fold.frames(journal.at)["holders"].body["nodes"][0]["more"] == 3
+
+
+def test_a_frame_lists_the_holders_of_cores_that_have_held_most():
+    journal = Journal(at=100.0)
+    for number in range(MAX_CORES + 2):
+        journal.submit(f"a{number}")
+        journal.grant(f"a{number}", (0, 1) if number == 7 else (number,), node=f"n{number % 2}")
+        journal.at += 0.001
+    fold = FrameFold()
+
+    listed = {held["id"] for held in holders(journal, fold)}
+
+    assert len(listed) == MAX_CORES
+    assert {"a0", "a1", "a7"} <= listed
+    assert not {f"a{MAX_CORES}", f"a{MAX_CORES + 1}"} & listed
+    nodes = fold.frames(journal.at)["holders"].body["nodes"]
+    assert sum(node["more"] for node in nodes) == 2
+    assert sum(node["held"]["cpu"] for node in nodes) == MAX_CORES + 3
 
 
 def test_rows_are_made_at_most_once_a_second():
