@@ -30,16 +30,23 @@ COLUMNS: Final[Mapping[str, OptionalMeasure]] = {
 
 def _coding(scale: Scale) -> Grid:
     return {
-        policy: [("all", scale.case(policy, BATCH))] for policy in (*PODS, "minimum", *FIXED, *OURS)
+        policy: [("all", scale.case(policy, BATCH))]
+        for policy in (*PODS, "minimum", *FIXED, *OURS, "makespan")
     }
 
 
 def _crowded(scale: Scale) -> Grid:
     """Return a cluster with four trajectories a core."""
+    known: Grid = {
+        f"makespan, lengths declared, error {error:g}": [
+            ("all", scale.case("makespan", BATCH, nodes=5, cores=64, length_error=error))
+        ]
+        for error in (0.0, 0.5)
+    }
     return {
         policy: [("all", scale.case(policy, BATCH, nodes=5, cores=64))]
-        for policy in ("minimum", *FIXED, *OURS)
-    }
+        for policy in ("minimum", *FIXED, *OURS, "makespan")
+    } | known
 
 
 def _both(scale: Scale) -> Grid:

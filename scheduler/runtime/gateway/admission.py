@@ -137,6 +137,7 @@ class Admission:
             timeout_seconds=payload.timeout_seconds,
             queue_timeout_seconds=payload.queue_timeout_seconds,
             replay_safe=payload.replay_safe,
+            remaining_actions=payload.remaining_actions,
             metadata=payload.metadata,
             door=door,
             by=principal.name,
