@@ -96,7 +96,8 @@ class PolicyForm(forms.Form):
         units = self.cleaned_data.pop("units", None)
         if policy.endswith(("(k)", "(p)")):
             if units is None:
-                self.add_error("units", f"policy {policy} needs a number")
+                needed = "a number of units" if policy.endswith("(k)") else "a percentage"
+                self.add_error("units", f"policy {policy} needs {needed}")
                 return self.cleaned_data
             policy = f"{policy[:-3]}({units})"
         if policy:
