@@ -43,10 +43,11 @@ def _crowded(scale: Scale) -> Grid:
         ]
         for error in (0.0, 0.5)
     }
-    return {
+    undeclared: Grid = {
         policy: [("all", scale.case(policy, BATCH, nodes=5, cores=64))]
         for policy in ("minimum", *FIXED, *OURS, "makespan")
-    } | known
+    }
+    return {**undeclared, **known}
 
 
 def _both(scale: Scale) -> Grid:
