@@ -77,6 +77,8 @@ class ActionRequest(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unk
     timeout_seconds: Seconds | None = None
     queue_timeout_seconds: Seconds | None = None
     replay_safe: bool = False
+    #: Actions of the trajectory that will follow this one, as the trainer expects.
+    remaining_actions: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     metadata: dict[str, Any] = {}
 
 

@@ -196,6 +196,8 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     queue_timeout_seconds: float | None = None
     #: It may run again when it is unknown whether it ran (I3).
     replay_safe: bool = False
+    #: Actions of its trajectory that will follow it, as its trainer expects.
+    remaining_actions: int | None = None
     metadata: dict[str, Any] = {}
     #: Facade that it was submitted through; empty: the native API.
     door: str = ""

@@ -58,14 +58,14 @@ def tables(timed: Sequence[Timed]) -> list[Table]:
 def _act(timed: Sequence[Timed], title: str, part_of: PartOf) -> Table:
     table = Table(title=f"ACT of {title}, simulated seconds", title_justify="left")
     table.add_column("policy")
-    for name in ("actions", "mean", "p50", "p95", "p99", "queue", "overhead", "execution"):
+    for name in ("actions", "mean", "p50", "p95", "p99", "most", "queue", "overhead", "execution"):
         table.add_column(name, justify="right")
     for each in timed:
         part = part_of(each.result)
         if part is not None:
             act = part.act
             numbers = (
-                act.mean, act.p50, act.p95, act.p99,
+                act.mean, act.p50, act.p95, act.p99, act.most,
                 part.queue.mean, part.overhead.mean, part.execution.mean,
             )  # fmt: skip
             table.add_row(each.result.policy, f"{part.actions:,}", *map(seconds, numbers))
@@ -76,7 +76,7 @@ def _runs(timed: Sequence[Timed]) -> Table:
     table = Table(title="runs, simulated", title_justify="left")
     table.add_column("policy")
     for name in (
-        "ACT of a trajectory", "step", "granted", "efficiency", "restores", "not completed",
+        "ACT of a trajectory", "slowest trajectory", "step", "fairness", "granted", "efficiency", "restores", "not completed",
         "actions/s",
     ):  # fmt: skip
         table.add_column(name, justify="right")
@@ -87,7 +87,9 @@ def _runs(timed: Sequence[Timed]) -> Table:
         table.add_row(
             result.policy,
             seconds(result.trajectory_act.mean),
+            seconds(result.trajectory_seconds.most),
             seconds(sum(steps) / len(steps)) if steps else "-",
+            "-" if result.fairness is None else f"{result.fairness:.3f}",
             ", ".join(f"{name} {share:.1%}" for name, share in result.granted.items()),
             f"{result.efficiency:.1%}",
             f"{result.restores:,}",

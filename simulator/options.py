@@ -34,7 +34,14 @@ SERVICE_GPUS: Final = 3
 
 #: Options that only some workloads have.
 OPTIONS_OF: Final = {
-    "ai-coding": ("rewards", "reward_scale", "units", "declared_ratio", "malleable"),
+    "ai-coding": (
+        "rewards",
+        "reward_scale",
+        "units",
+        "declared_ratio",
+        "malleable",
+        "length_error",
+    ),
     "deep-search": ("search_limit", "pdf_limit", "judge_limit"),
     "mopd": ("gpus", "teachers"),
     "mopd-search": ("search_limit", "pdf_limit", "gpus", "teachers"),
@@ -61,6 +68,8 @@ _OPTIONS: Final = (
                  help="ai-coding: most cores of a reward."),
     click.option("--declared-ratio", default=1.0, show_default=True,
                  help="ai-coding: rewards declare a duration so many times the true one."),
+    click.option("--length-error", type=click.FloatRange(min=0),
+                 help="ai-coding: actions declare how many follow, with this error (a sigma)  [not declared]."),
     click.option("--malleable", is_flag=True, help="ai-coding: running rewards may be resized."),
     *(
         click.option(f"--{api}-limit", default=LIMITS[f"api:{api}"], show_default=True,
@@ -106,14 +115,15 @@ def build(workload: str, *, failures: float, seed: int, **options: Any) -> Scene
 
 def _coding(
     *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster, rewards: str,
-    reward_scale: float, units: int, declared_ratio: float, malleable: bool, seed: int, **_: Any,
+    reward_scale: float, units: int, declared_ratio: float, malleable: bool, seed: int,
+    length_error: float | None = None, **_: Any,
 ) -> Scene:  # fmt: skip
     recordings, assumed = known_recordings(trace, seed)
     chosen = replace(
         PRESETS[rewards], scale=reward_scale, most_units=units, declared_ratio=declared_ratio,
         malleable=malleable,
     )  # fmt: skip
-    workload = AiCoding(recordings, batch, steps, chosen, seed, group)
+    workload = AiCoding(recordings, batch, steps, chosen, seed, group, length_error=length_error)
     return Scene(workload, cluster, assumed=assumed)
 
 

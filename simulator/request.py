@@ -25,10 +25,11 @@ MOST_ACTIONS: Final = 1_000_000
 
 
 def compared_policies() -> tuple[str, ...]:
-    """Return the policies of the core that a comparison shows by default."""
+    """Return the policies of the core that a comparison shows by default; of a bounded one the default bound."""
     return tuple(
         form.replace("(k)", f"({count})")
         for form in known_policies()
+        if not form.endswith("(p)")
         for count in (COMPARED_COUNTS if form.endswith("(k)") else COMPARED_COUNTS[:1])
     )
 

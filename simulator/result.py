@@ -69,6 +69,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     #: Sum of ACTs of one trajectory, over trajectories: what ARL-Tangram §6 reports.
     trajectory_act: Spread
     step_seconds: tuple[float, ...]
+    #: From the first moment of a trajectory to its last answer, thinking included; the largest is the
+    #: slowest trajectory, which a synchronous trainer waits for (ARL-Tangram §2).
+    trajectory_seconds: Spread = Spread(0.0, 0.0, 0.0, 0.0, 0.0)
+    #: `jain_index` over tasks; None with one task.
+    fairness: float | None = None
     virtual_seconds: float
     #: The whole run in `WINDOWS` equal stretches (ARL-Tangram Figure 6).
     windows: tuple[TimeWindow, ...]
@@ -117,6 +122,8 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
         interactions=_part(columns, ~is_reward) if is_reward.any() else None,
         trajectory_act=_trajectory_act(tally, columns),
         step_seconds=tuple(each - began_at for each in simulation.trainers.step_seconds),
+        trajectory_seconds=spread(np.array(simulation.trainers.trajectory_seconds)),
+        fairness=fairness(tally),
         virtual_seconds=seconds,
         windows=_windows(columns, _floats(tally.rows.ended) - began_at, seconds),
         granted=_granted(tally, cluster, seconds),
@@ -131,6 +138,25 @@ def spread(values: Column) -> Spread:
         return Spread(0.0, 0.0, 0.0, 0.0, 0.0)
     p50, p95, p99 = np.quantile(values, (0.5, 0.95, 0.99))
     return Spread(float(values.mean()), float(p50), float(p95), float(p99), float(values.max()))
+
+
+def fairness(tally: SimulationTally) -> float | None:
+    """Return Jain's index of the stretch of all tasks; None with fewer than two.
+
+    The stretch of a task is its mean ACT over the mean T_ori of its actions, seconds by seconds, so that a
+    task of long actions does not count as neglected. Where T_ori is not known, it is the execution.
+    """
+    stretches = [act / work for act, work in tally.tasks.values() if work > 0]
+    return jain_index(stretches) if len(stretches) > 1 else None
+
+
+def jain_index(values: Sequence[float]) -> float:
+    """Return (Σx)² / (n · Σx²): 1 when all ``values`` are equal, 1/n when all but one are 0.
+
+    R. Jain, D. Chiu, W. Hawe, A Quantitative Measure of Fairness, DEC-TR-301, 1984.
+    """
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0
 
 
 def _columns(tally: SimulationTally) -> tuple[Column, Column, Column]:

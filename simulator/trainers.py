@@ -24,9 +24,10 @@ RENEW_AFTER = 0.5
 class TrajectoryPlayer:
     """One trajectory being played."""
 
-    __slots__ = ("program", "project", "trajectory")
+    __slots__ = ("began_at", "program", "project", "trajectory")
 
-    def __init__(self, rollout: SimulatedTrajectory, project: str) -> None:
+    def __init__(self, rollout: SimulatedTrajectory, project: str, began_at: float) -> None:
+        self.began_at = began_at
         self.project = rollout.project or project
         self.trajectory = rollout.trajectory
         self.program: Program = rollout.program()
@@ -52,6 +53,8 @@ class Trainers:
         self.ended_at = 0.0
         #: How long each step took, from its first action to its last answer.
         self.step_seconds: list[float] = []
+        #: How long each trajectory took, in the order in which they ended.
+        self.trajectory_seconds: list[float] = []
 
     def begin(self, _: object = None) -> None:
         """Begin the first step."""
@@ -69,7 +72,7 @@ class Trainers:
         self._step_began = self._agenda.now
         self._playing = len(rollouts)
         for rollout in rollouts:
-            player = TrajectoryPlayer(rollout, self._workload.project)
+            player = TrajectoryPlayer(rollout, self._workload.project, self._step_began)
             self._agenda.at(self._agenda.now, self._start, player)
         if not rollouts:
             self._end_step()
@@ -137,6 +140,7 @@ class Trainers:
 
     def _end_rollout(self, player: TrajectoryPlayer) -> None:
         self._tell(TrajectoryFinished(project=player.project, trajectory=player.trajectory))
+        self.trajectory_seconds.append(self._agenda.now - player.began_at)
         self._playing -= 1
         if self._playing == 0:
             self._end_step()

@@ -85,6 +85,7 @@ class ActionPayload(TypedDict, total=False):
     timeout_seconds: float
     queue_timeout_seconds: float
     replay_safe: bool
+    remaining_actions: int
     metadata: Mapping[str, Any]
 
 

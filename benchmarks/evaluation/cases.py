@@ -47,6 +47,8 @@ class Case:
     declared_share: float | None = None
     think_ratio: float = 1.0
     jitter_sigma: float = 0.25
+    #: Error of declared numbers of remaining actions; None: they are not declared.
+    length_error: float | None = None
     depth: int | None = None
     gpus: int = GPUS
     teachers: int = TEACHERS
@@ -147,6 +149,7 @@ def scene(case: Case, inputs: Inputs, scale: Scale = FULL) -> Scene:
         case.seed,
         jitter_sigma=case.jitter_sigma,
         think_ratio=case.think_ratio,
+        length_error=case.length_error,
     )
     return Scene(coding, cluster, seed=case.seed, depth=case.depth)
 

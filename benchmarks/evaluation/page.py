@@ -179,7 +179,7 @@ def _numbers(figure: Figure) -> str:
     rows = []
     for series in figure.series:
         known = dict(series.points)
-        cells = "".join(f"<td>{known.get(x, '')}</td>" for x in places)
+        cells = "".join(f"<td>{known.get(x, '-')}</td>" for x in places)
         rows.append(f"<tr><td>{escape(series.name)}</td>{cells}</tr>")
     return (
         f"<details{' open' if figure.kind == 'table' else ''}>"

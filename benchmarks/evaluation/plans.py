@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from benchmarks.evaluation.cases import Case, Inputs, Scale
 from benchmarks.evaluation.runs import Results
@@ -11,6 +11,8 @@ from simulator.figures import Claim, Figure, Interval, Series, interval
 from simulator.result import Result
 
 Measure = Callable[[Result], float]
+#: None where a result has no such number.
+OptionalMeasure = Callable[[Result], float | None]
 
 #: One line of a figure: its name, and the cases of each of its points.
 Grid = dict[str, list[tuple[float | str, list[Case]]]]
@@ -55,6 +57,8 @@ class Plan:
     notes: str = ""
     kind: str = "lines"
     log_y: bool = False
+    #: In place of ``measure``: what a table shows of the cases of each line.
+    columns: Mapping[str, OptionalMeasure] = field(default_factory=dict)
 
     def cases(self, scale: Scale) -> list[Case]:
         """Return what must be simulated."""
@@ -69,14 +73,26 @@ class Plan:
             x=self.x,
             y=self.y,
             series=tuple(
-                Series(name, tuple((x, context.measured(some, self.measure)) for x, some in line))
-                for name, line in grid.items()
+                Series(name, tuple(self._points(context, line))) for name, line in grid.items()
             ),
             claims=tuple(self.claims(context, grid)),
             notes=self.notes,
             kind=self.kind,
             log_y=self.log_y,
         )
+
+    def _points(
+        self, context: Context, line: list[tuple[float | str, list[Case]]]
+    ) -> Iterator[tuple[float | str, Interval]]:
+        if not self.columns:
+            yield from ((x, context.measured(cases, self.measure)) for x, cases in line)
+            return
+        cases = [case for _, some in line for case in some]
+        for name, measure in self.columns.items():
+            values = [measure(context.results[case]) for case in cases]
+            known = [value for value in values if value is not None]
+            if known:
+                yield name, interval(known)
 
 
 def point(grid: Grid, name: str, x: float | str) -> list[Case]:

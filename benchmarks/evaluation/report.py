@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.evaluation import coding, gpus, planning, search, sensitivity
+from benchmarks.evaluation import coding, gpus, planning, search, sensitivity, tails
 from benchmarks.evaluation.cases import Inputs, Scale
 from benchmarks.evaluation.checkpoint import Kept
 from benchmarks.evaluation.plans import Context, Plan
@@ -21,6 +21,7 @@ PLANS: Final[tuple[Plan, ...]] = (
     *gpus.PLANS,
     *planning.PLANS,
     *sensitivity.PLANS,
+    *tails.PLANS,
 )
 
 #: Of the paper's evaluation, what is not simulated, and why.

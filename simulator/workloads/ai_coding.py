@@ -10,11 +10,13 @@
 | cores of an interaction | 1, its own for as long as it lasts | §5.1: each core is occupied by a single action |
 | key, elasticity of an interaction | none; its duration is not declared | §6.1: rewards alone are profiled |
 | reward | `rewards`, in the trajectory's environment | §6.4 |
+| number of remaining actions | not declared; with `length_error` declared, × lognormal of that sigma, one draw a trajectory | assumed |
 | training between steps | 60 s | assumed; no action runs then |
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,6 +54,8 @@ class AiCoding:
     train_seconds: float = 60.0
     #: Think times are so many times as long as recorded: below 1, actions come in bursts.
     think_ratio: float = 1.0
+    #: Trainers declare how many actions follow, with this error (a sigma); None: they do not.
+    length_error: float | None = None
     project: str = PROJECT
     task: str = "ai-coding"
 
@@ -90,12 +94,14 @@ class AiCoding:
         jitter = self._jitter(chooser, 2 * len(recording.steps))
         name, group = _name(step, number), f"g{step}-{number // self.group_size}"
         environment = EnvironmentSpec(memory_bytes=recording.memory_bytes, ttl_seconds=LIFE_SECONDS)
+        factor = self._length_factor(name)
         for index, recorded in enumerate(recording.steps):
             yield Think(self.think_ratio * recorded.think_seconds * jitter[2 * index])
             action = Action(
                 id=ActionId(f"{name}.{index}"), project=self.project, task=self.task,
                 kind=EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
                 family=recorded.family, environment=environment,
+                remaining_actions=None if factor is None else round(factor * (len(recording.steps) - index)),
             )  # fmt: skip
             yield Act(action, ActionWork(recorded.duration_seconds * jitter[2 * index + 1]))
         yield self._reward(step, name, group, environment, chooser)
@@ -111,8 +117,16 @@ class AiCoding:
             group=group, family="reward", environment=environment, key="cpu",
             duration_seconds=work.base_seconds * self.rewards.declared_ratio,
             elasticity=self.rewards.declared_elasticity, malleable=self.rewards.malleable,
+            remaining_actions=None if self.length_error is None else 0,
         )  # fmt: skip
         return Act(action, work)
+
+    def _length_factor(self, name: str) -> float | None:
+        """Draw how many times the true number of remaining actions is declared; None: it is not."""
+        if self.length_error is None:
+            return None
+        drawn = Random(f"{self.seed}/{name}/length").gauss(0.0, 1.0)
+        return math.exp(self.length_error * drawn)
 
     def _jitter(self, chooser: Random, count: int) -> list[float]:
         """Draw factors around 1, all at once: one at a time costs as much as a decision."""

@@ -34,7 +34,8 @@ class Help(NamedTuple):
 
 _POOL: Final = {
     "policy": Help(
-        "Decides the units of each action: malleable, balanced, minimum, paper or fixed(k)."
+        "Decides the units of each action: malleable, makespan, weighted, balanced, minimum, "
+        "paper or fixed(k)."
     ),
     "paused": Help("No new grants; running actions continue."),
     "light_by_default": Help(

@@ -53,6 +53,9 @@ class PriorityForm(forms.Form):
 #: Form of a policy → what it does, in one line.
 POLICIES: Final = {
     "malleable": "takes units from running actions that allow it, and gives freed units to those that remain",
+    "makespan": "shortens the step: actions of the trajectories that end last go first, at a bounded loss in the mean ACT",
+    "makespan(p)": "as makespan, with p % as the bound on the loss in the mean ACT",
+    "weighted": "as malleable, for the mean ACT weighted by the nominal shares of projects",
     "balanced": "as paper, and no action gets more than its share while others wait",
     "paper": "grants the counts that minimise the sum of completion times",
     "minimum": "grants each action its smallest count",
@@ -75,8 +78,8 @@ class PolicyForm(forms.Form):
 
     policy = forms.CharField(max_length=128, widget=forms.Select)
     units = forms.IntegerField(
-        label="Units (k)", min_value=1, max_value=MAX_UNITS, required=False,
-        help_text="of policies with (k) only",
+        label="Units (k) or percent (p)", min_value=0, max_value=MAX_UNITS, required=False,
+        help_text="of policies with (k) or (p) only",
     )  # fmt: skip
 
     def __init__(self, *given: Any, **options: Any) -> None:
@@ -91,11 +94,12 @@ class PolicyForm(forms.Form):
         """Return the policy with its parameter; the error of an unknown one names the known ones."""
         policy: str = self.cleaned_data.get("policy", "")
         units = self.cleaned_data.pop("units", None)
-        if policy.endswith("(k)"):
+        if policy.endswith(("(k)", "(p)")):
             if units is None:
-                self.add_error("units", f"policy {policy} needs a number of units")
+                needed = "a number of units" if policy.endswith("(k)") else "a percentage"
+                self.add_error("units", f"policy {policy} needs {needed}")
                 return self.cleaned_data
-            policy = policy.replace("(k)", f"({units})")
+            policy = f"{policy[:-3]}({units})"
         if policy:
             try:
                 parse_policy(policy)

@@ -24,11 +24,13 @@ FEWEST_AT_ONCE = 4
 
 def policy_of(state: State, pool: str) -> Policy:
     """Return the policy of ``pool``; `Minimum` for an unknown name."""
-    policy = state.pools.policies.get(pool)
+    policy: Policy | None = state.pools.policies.get(pool)
     if policy is None:
         configured = state.config.pools.get(pool)
         try:
-            policy = _MINIMUM if configured is None else policy_named(configured.policy)
+            policy = _MINIMUM
+            if configured is not None:
+                policy = policy_named(configured.policy).in_pool(configured.shares)
         except InvalidRequest:
             policy = _MINIMUM
         state.pools.policies[pool] = policy

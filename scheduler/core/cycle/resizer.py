@@ -104,7 +104,7 @@ class Resizer:
         if amount + sum(claims) > ledger.free + spare:
             return False
         undo: list[tuple[LiveAction, Allocation]] = []
-        heap = [(-_held(live).amount, (-live.order[0], -live.order[1]), live) for live in runners]
+        heap = [(-_held(live).amount, tuple(-n for n in live.order), live) for live in runners]
         heapify(heap)
         while heap and not ledger.fits((*claims, amount)):
             _, order, live = heappop(heap)

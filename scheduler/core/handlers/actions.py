@@ -20,6 +20,7 @@ from domain.events import (
 from domain.ids import ActionId, TrajectoryKey, trajectory_key
 from domain.resources import units
 from scheduler.core.cycle.pool_policies import needs_in
+from scheduler.core.cycle.precedence import order_of
 from scheduler.core.handlers import generations
 from scheduler.core.handlers.api_feedback import apply_report, describe_attempt
 from scheduler.core.handlers.trajectories import default_pool, open_trajectory, why_over
@@ -81,6 +82,7 @@ def submitted(state: State, event: ActionSubmitted, decisions: list[Decision]) -
     state.actions[action.id] = live
     if key is not None:
         trajectory = _join_trajectory(state, live, key, trajectory)
+    live.order = order_of(state, live, trajectory)
     enqueue_or_follow(state, live, trajectory)
     if action.queue_timeout_seconds is not None:
         due = live.submitted_at + action.queue_timeout_seconds

@@ -78,6 +78,19 @@ class ResizeCandidate(NamedTuple):
     project: str = ""
 
 
+class Outlook(NamedTuple):
+    """A submitted action, as seen by a policy that orders actions by their trajectories; all in seconds."""
+
+    #: Predicted rest of its trajectory, and the largest such rest in the pool.
+    remaining_seconds: float
+    longest_seconds: float
+    #: Predicted delay of all actions together that it would overtake.
+    delay_seconds: float = 0.0
+    #: Such delays so far, and the ACT of finished actions.
+    delayed_seconds: float = 0.0
+    act_seconds: float = 0.0
+
+
 def fair_share(units: int, elastic: int) -> int:
     """Return the cap on a grant when ``units`` milli-units serve that many elastic actions."""
     return max(1, -(-max(0, units) // (MILLI * max(1, elastic)))) * MILLI

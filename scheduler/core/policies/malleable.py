@@ -61,10 +61,19 @@ class Malleable(Balanced):
     ) -> list[int]:
         """Return the milli-units of each action by heSRPT."""
         actions = [
-            MalleableAction(profile_of(each.counts, each.elasticity), *each[2:])
+            MalleableAction(
+                profile_of(each.counts, each.elasticity),
+                each.left_seconds,
+                each.project,
+                self.weight(each.project),
+            )
             for each in candidates
         ]
         return distribute_units(actions, total, allowances)
+
+    def weight(self, project: str) -> float:
+        """Return how much a second of an action of ``project`` counts."""
+        return 1.0
 
 
 class Profile(NamedTuple):
@@ -89,6 +98,8 @@ class MalleableAction(NamedTuple):
     #: Remaining part of T_ori; None: unknown.
     left_seconds: float | None
     project: str = ""
+    #: How much its completion time counts.
+    weight: float = 1.0
 
 
 @lru_cache(maxsize=4096)
@@ -164,4 +175,4 @@ def _weights(actions: Sequence[MalleableAction], equal: float) -> list[float]:
         if profile.powers:
             rest = 1.0 - profile.power(equal)
             weights[-index] = rank * (1.0 - (1.0 - 1.0 / rank) ** (1.0 / rest)) ** rest
-    return weights
+    return [weight * action.weight for weight, action in zip(weights, actions, strict=True)]

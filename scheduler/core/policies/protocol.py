@@ -7,11 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from domain.elasticity import Elasticity
+from domain.limits import Share
 from domain.resources import UnitSet
-from scheduler.core.policies.group import Arrangement, Group, ResizeCandidate, at_smallest
+from scheduler.core.policies.group import (
+    Arrangement,
+    Group,
+    Outlook,
+    ResizeCandidate,
+    at_smallest,
+)
 
-#: Sort key of the head of a wait queue: priority, turn of its service, arrival; smaller is earlier.
-Rank = tuple[float, int, float]
+#: Sort key of the head of a wait queue: priority, turn of its service, arrival; smaller is earlier. An
+#: action that is served earlier than it arrived has two numbers in place of the last one.
+Rank = tuple[float, ...]
 
 
 class Policy(ABC):
@@ -25,6 +33,8 @@ class Policy(ABC):
     caps_grants: ClassVar[bool] = False
     #: `resize` sets the units of malleable actions while they run.
     resizes: ClassVar[bool] = False
+    #: `critical` and `lead` order the actions of trajectories; the core predicts ends for them.
+    leads: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -34,6 +44,22 @@ class Policy(ABC):
     def rank(self, rank: Rank) -> Rank:
         """Return the sort key of a queue's head among all heads."""
         return rank
+
+    def critical(self, remaining_seconds: float, longest_seconds: float) -> bool:
+        """Return whether a trajectory with this predicted rest may set the end of the step."""
+        return False
+
+    def lead(self, outlook: Outlook) -> float:
+        """Return how early an action of a critical trajectory is served, from 0 (as it arrived) to 1."""
+        return 0.0
+
+    def in_pool(self, shares: Mapping[str, Mapping[str, Share]]) -> Policy:
+        """Return the policy of a pool with these shares: kind → project → share."""
+        return self
+
+    def head_start(self, project: str) -> float:
+        """Return how early actions of ``project`` are served, from 0 (as they arrived) to 1."""
+        return 0.0
 
     def admit_count(self, units: UnitSet, elasticity: Elasticity | None = None) -> int:
         """Return the count of the key resource at which the scan admits an action.

@@ -14,13 +14,16 @@ from domain.errors import InvalidRequest
 from domain.policies import parse_policy, use_known_policies
 from scheduler.core.policies.protocol import Policy
 
-T = TypeVar("T", bound=type[Policy])
+T = TypeVar("T", bound=Callable[..., Policy])
 
 _factories: dict[str, Callable[..., Policy]] = {}
 
 
 def register(form: str) -> Callable[[T], T]:
-    """Register a policy class under ``form``: ``name``, or ``name(k)`` for one with a unit count."""
+    """Register a policy class, or a function that returns a policy, under ``form``.
+
+    ``name``, ``name(k)`` for one with a unit count, ``name(p)`` for one with a percentage.
+    """
 
     def add(policy: T) -> T:
         _factories[form] = policy

@@ -38,7 +38,7 @@ from scheduler.core.state.queues import WaitQueue, WaitReason
 from scheduler.core.state.supply import Supply
 
 #: (-priority, class, arrival): heads of queues are examined in this order.
-Rank = tuple[float, int, float]
+Rank = tuple[float, ...]
 #: Class of heads that no rule of residency prefers.
 NO_PREFERENCE: Final = 2
 
@@ -90,8 +90,7 @@ class ResidencyPolicy:
 
     def rank(self, key: QueueKey, live: LiveAction) -> Rank:
         """Return the rank of ``live``, the head of the queue ``key``."""
-        priority, arrival = live.order[0], live.order[-1]
-        return priority, NO_PREFERENCE, arrival
+        return live.order[0], NO_PREFERENCE, *live.served
 
     def seat(self, key: QueueKey, live: LiveAction) -> ResidentSeat | None:
         """Return where ``live``, of the queue ``key``, may share units now."""

@@ -94,8 +94,7 @@ class ServiceResidency(ResidencyPolicy):
     def rank(self, key: QueueKey, live: LiveAction) -> Rank:
         """Return the rank of ``live``: overdue calls first, then calls of cached services."""
         if key.needs.key != KIND:
-            priority, arrival = live.order[0], live.order[-1]
-            return priority, service_turns.OTHERS, arrival
+            return live.order[0], service_turns.OTHERS, *live.served
         return service_turns.rank(self._state, key, live)
 
     def seat(self, key: QueueKey, live: LiveAction) -> ResidentSeat | None:

@@ -62,6 +62,8 @@ def finish(
     del state.actions[action.id]
     if state.learned.choices:
         state.learned.choices.pop(action.id, None)
+    if state.critical_paths.accounts:
+        state.critical_paths.finished(state.trajectory_of(live), live, state.now)
     completed = outcome is COMPLETED
     decisions.append(
         Finish(
@@ -157,6 +159,7 @@ def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
     """Remove a trajectory whose environment is gone, and release its memory."""
     unbind(state, trajectory)
     state.trajectories.pop(trajectory.key, None)
+    state.critical_paths.ended(trajectory)
     if state.generations.fleets:
         state.generations.finish_trajectory(trajectory.key, state.now)
     add_tombstone(state, trajectory.key, trajectory.closing or "finished", lost=trajectory.lost)

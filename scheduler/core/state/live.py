@@ -17,7 +17,8 @@ from domain.inventory import NodeInventory
 from domain.resources import UnitSet
 from scheduler.core.state.demand import Needs, QueueKey
 
-#: (-priority, arrival), of a generation (-priority, -rank, arrival): smaller is served first.
+#: (-priority, arrival), of a generation (-priority, -rank, arrival), of an action that is served before its turn
+#: (-priority, turn, arrival): smaller is served first.
 Order = tuple[int | float, ...]
 
 
@@ -56,6 +57,11 @@ class LiveAction(msgspec.Struct, eq=False, gc=False):
     @property
     def id(self) -> ActionId:
         return self.action.id
+
+    @property
+    def served(self) -> Order:
+        """Its turn among all actions of its priority; ranks of generations compare within a fleet alone."""
+        return self.order[-1:] if self.action.generation is not None else self.order[1:]
 
     @property
     def holder(self) -> str:
@@ -134,6 +140,13 @@ class LiveTrajectory:
     paused_at: float | None = None
     #: Cluster-wide resource → units of its latest lease there, which the next one prefers.
     seats: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Of pools whose policy orders by trajectories (`critical_paths`): actions submitted so far, and when it
+    #: is predicted to end.
+    submitted: int = 0
+    predicted_end: float = 0.0
+    #: Grant of its last finished action until the next one is submitted, and seconds from grant to end.
+    last_granted_at: float | None = None
+    last_seconds: float = 0.0
 
     def holds_back(self, action_id: ActionId) -> bool:
         """Return whether an exec action waits for a fork."""

@@ -18,6 +18,7 @@ from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.policy import ResidencyPolicy
 from scheduler.core.sharing.cohorts import Sharing
 from scheduler.core.state.coalescing import CallCoalescing
+from scheduler.core.state.critical_paths import CriticalPaths
 from scheduler.core.state.demand import Needs
 from scheduler.core.state.generations import Generations
 from scheduler.core.state.learned import Learned
@@ -146,6 +147,7 @@ class State:
     tombstones: dict[str, Tombstone] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
     learned: Learned = field(default_factory=Learned)
+    critical_paths: CriticalPaths = field(default_factory=CriticalPaths)
     steering: TaskSteering = field(default_factory=TaskSteering)
     timers: Timers = field(default_factory=Timers)
     pools: PoolRules = field(default_factory=PoolRules)

@@ -18,6 +18,7 @@ from scheduler.core.machine import Machine
 from scheduler.core.residency.policy import RestoreTimes
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.coalescing import CallCoalescing
+from scheduler.core.state.critical_paths import DelayAccount, TaskPace
 from scheduler.core.state.demand import QueueKey
 from scheduler.core.state.generations import StoredFleet, is_unrouted, set_slots
 from scheduler.core.state.learned import FamilyCpuUsage, FamilyDuration
@@ -54,6 +55,9 @@ class Snapshot(msgspec.Struct):
     durations: list[tuple[str, FamilyDuration]] = []
     #: In that order as well.
     appetites: list[tuple[str, FamilyCpuUsage]] = []
+    #: In that order as well.
+    paces_of_tasks: list[tuple[str, TaskPace]] = []
+    delays: dict[str, DelayAccount] = {}
     resizing: dict[ResourceId, float] = {}
     #: What ledgers that count over time remember.
     paced: dict[ResourceId, bytes] = {}
@@ -110,6 +114,8 @@ def dump(machine: Machine) -> bytes:
             steering=state.steering.tasks,
             durations=list(state.learned.durations.items()),
             appetites=list(state.learned.cpu_usage.items()),
+            paces_of_tasks=list(state.critical_paths.paces.items()),
+            delays=state.critical_paths.accounts,
             tombstones=state.tombstones,
             timers=state.timers.pending(),
             held={r: dict(ledger.holders()) for r, ledger in state.supply.ledgers.items()},
@@ -146,6 +152,8 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
         state.timers.set(*entry)
     state.queues.deferrals, state.learned.durations = snapshot.deferrals, dict(snapshot.durations)
     state.learned.cpu_usage = dict(snapshot.appetites)
+    state.critical_paths.paces = dict(snapshot.paces_of_tasks)
+    state.critical_paths.accounts = snapshot.delays
     state.resizing.due, state.timers.pacing = snapshot.resizing, snapshot.pacing
     state.timers.asked_wake, state.dirty = snapshot.asked_wake, False
     return machine

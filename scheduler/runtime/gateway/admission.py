@@ -103,10 +103,7 @@ class Admission:
         _check_pools(cost, project)
         _check_key(payload, cost)
         _check_work(payload)
-        if payload.exec is not None:
-            _check_output(payload.exec, self.output_bytes)
-        if payload.reward is not None:
-            _check_reward(payload.reward, payload)
+        _check_result(payload, self.output_bytes)
         if payload.environment is not None:
             self.check_environment(payload.environment, project, payload.task, pool)
         if generation is None:
@@ -137,6 +134,7 @@ class Admission:
             timeout_seconds=payload.timeout_seconds,
             queue_timeout_seconds=payload.queue_timeout_seconds,
             replay_safe=payload.replay_safe,
+            remaining_actions=payload.remaining_actions,
             metadata=payload.metadata,
             door=door,
             by=principal.name,
@@ -287,6 +285,14 @@ def _check_stored(work: ExecSpec) -> None:
         raise InvalidRequest(
             "stored_stdin is not for requests; send stdin", pointer="/exec/stored_stdin"
         )
+
+
+def _check_result(payload: ActionRequest, output_bytes: int) -> None:
+    """Check what is kept of the output, and the rule of the reward."""
+    if payload.exec is not None:
+        _check_output(payload.exec, output_bytes)
+    if payload.reward is not None:
+        _check_reward(payload.reward, payload)
 
 
 def _check_output(work: ExecSpec, most_bytes: int) -> None:

@@ -23,7 +23,18 @@ from tests.unit.core.watched import Watched
 
 APIS = {"search": 4}
 POLICIES = st.sampled_from(
-    ["paper", "malleable", "balanced", "malleable", "paper", "balanced", "fixed(2)", "minimum"]
+    [
+        "paper",
+        "malleable",
+        "balanced",
+        "malleable",
+        "paper",
+        "balanced",
+        "fixed(2)",
+        "minimum",
+        "makespan",
+        "weighted",
+    ]
 )
 COUNTS = st.sampled_from([[1, 2], [1, 2, 3, 4], [1, 2, 4], [2, 3], 1, 2, 0.5])
 PROFILES = st.sampled_from([Elasticity(amdahl=share) for share in (1.0, 0.95, 0.5)])

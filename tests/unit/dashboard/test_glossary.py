@@ -36,7 +36,9 @@ def test_every_term_on_a_page_is_in_the_glossary():
     assert [word for word in found if term_of(word) is None] == []
 
 
-@pytest.mark.parametrize("policy", ["paper", "minimum", "fixed(4)", "balanced", "malleable"])
+@pytest.mark.parametrize(
+    "policy", ["paper", "minimum", "fixed(4)", "balanced", "malleable", "makespan", "weighted"]
+)
 def test_every_policy_has_a_meaning(policy: str):
     assert parse_policy(policy)
     assert term_of(policy) is not None

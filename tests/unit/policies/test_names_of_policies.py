@@ -8,17 +8,41 @@ from domain.errors import InvalidRequest
 from scheduler.core.policies.registry import policy_named
 
 
-@pytest.mark.parametrize("name", ["paper", "minimum", "fixed(4)", "balanced", "malleable"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "paper",
+        "minimum",
+        "fixed(4)",
+        "balanced",
+        "malleable",
+        "makespan",
+        "makespan(9)",
+        "weighted",
+    ],
+)
 def test_a_policy_says_the_name_it_was_asked_for_by(name):
     assert policy_named(name).name == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Paper", "fixed", "fixed()", "fixed(0)", "fixed(-1)", "fixed(4"]
+    "name",
+    [
+        "",
+        "Paper",
+        "fixed",
+        "fixed()",
+        "fixed(0)",
+        "fixed(-1)",
+        "fixed(4",
+        "makespan(101)",
+        "paper(5)",
+    ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(name):
     with pytest.raises(
-        InvalidRequest, match=r"known are balanced, fixed\(k\), malleable, minimum, paper"
+        InvalidRequest,
+        match=r"known are balanced, fixed\(k\), makespan, makespan\(p\), malleable, minimum, paper, weighted",
     ):
         policy_named(name)
 

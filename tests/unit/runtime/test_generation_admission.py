@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contract.requests import ActionRequest, CallRequest
-from domain.action import Action, Kind
+from domain.action import Action, ExecSpec, Kind
 from domain.decisions import Abort, Grant
 from domain.errors import InvalidRequest
 from domain.fleets import GenerationSpec
@@ -94,3 +94,14 @@ def test_a_view_names_the_worker_and_the_cost_as_it_was_asked(scenario: Scenario
     held = scenario.the_grant("a").allocations
     assert granted_units(None, held) == view.units
     assert placement(None, held) == view.placement
+
+
+def test_the_declared_number_of_remaining_actions_reaches_the_core(scenario: Scenario):
+    admission = Admission()
+    admission.view = capacity_of(scenario.machine.state)
+    command = ExecSpec(command=("true",))
+    asked = ActionRequest(
+        task="t", kind=Kind.EXEC, trajectory="a", cost={"cpu": 1}, exec=command, remaining_actions=7
+    )
+
+    assert admission.action(asked, TRAINER).remaining_actions == 7

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from domain import events
 from domain.action import Outcome
@@ -10,6 +12,7 @@ from domain.allocation import Allocation
 from domain.ids import ActionId, ResourceId
 from simulator.engine import Stalled
 from simulator.overheads import Overheads
+from simulator.result import fairness, jain_index
 from simulator.work import ActionWork
 from simulator.workloads.program import Act, Think
 from tests.builders import an_action
@@ -250,3 +253,30 @@ def test_a_workload_that_can_never_end_is_reported():
 
     with pytest.raises(Stalled, match="1 wait"):
         played(script([waits]))
+
+
+def test_the_slowest_trajectory_thinks_acts_and_waits():
+    workload = script([Think(1.0), act("a", 3.0)], [Think(2.0), act("b", 2.0)])
+
+    simulation = played(workload, cores=1)
+
+    assert simulation.trainers.trajectory_seconds == [4.0, 6.0]
+
+
+def test_fairness_compares_the_stretch_of_tasks():
+    alike = script([act("a", 3.0, task="one")], [act("b", 9.0, task="two")])
+    waits = script([act("a", 3.0, task="one")], [act("b", 1.0, task="two")])
+    alone = script([act("a", 3.0)], [act("b", 1.0)])
+
+    assert fairness(played(alike, cores=2).tally) == 1.0
+    # On one core the second waits 3 s for its 1 s: stretches 1 and 4.
+    assert fairness(played(waits, cores=1).tally) == pytest.approx(25 / 34)
+    assert fairness(played(alone).tally) is None
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=8))
+def test_jains_index_lies_between_one_over_n_and_1_whatever_the_unit(values: list[float]):
+    found = jain_index(values)
+
+    assert 1 / len(values) - 1e-9 <= found <= 1 + 1e-9
+    assert jain_index([3.0 * value for value in values]) == pytest.approx(found)
