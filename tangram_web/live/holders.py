@@ -116,7 +116,8 @@ class Holders:
 
     def _listed(self, at: float) -> set[ActionId]:
         """Return the actions that a frame lists."""
-        gpus, cores = [], []
+        gpus: list[_Held] = []
+        cores: list[_Held] = []
         for each in self._each():
             (gpus if each.holds_gpus else cores).append(each)
         if len(cores) > MAX_CORES:

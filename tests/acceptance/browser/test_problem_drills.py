@@ -152,7 +152,7 @@ def second_web_process(tangram: Tangram) -> Iterator[subprocess.Popen[bytes]]:
     command[command.index(b"--port") + 1] = str(port).encode()
     with subprocess.Popen(
         command, cwd=ROOT, env=dict(variables), stderr=subprocess.DEVNULL
-    ) as process:  # type: ignore[misc]
+    ) as process:
         try:
             until = monotonic() + PATIENCE_MS / 1000
             while not is_listening(port):

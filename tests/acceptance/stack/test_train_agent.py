@@ -39,7 +39,14 @@ class Run:
 
     def start(self, steps: int) -> None:
         """Start the command."""
-        command = [sys.executable, "examples/train_agent.py", "--run", str(self.folder), *SIZES, *self.options]
+        command = [
+            sys.executable,
+            "examples/train_agent.py",
+            "--run",
+            str(self.folder),
+            *SIZES,
+            *self.options,
+        ]
         with (self.folder / "said").open("a") as said:
             self.process = subprocess.Popen(
                 [*command, "--steps", str(steps)], cwd=ROOT, text=True, stdout=said,
@@ -131,11 +138,10 @@ def killed(*words: str, environment: str = "") -> bool:
 
 def ended_rollouts(tangram: Tangram) -> Iterator[dict[str, Any]]:
     """Yield all rollouts of the service that have ended."""
-    found, after = [{}], "0"
-    while found:
-        answer = tangram.get(f"/api/v1/rollouts/completions?after={after}")
-        found, after = answer["items"], answer["next"]
-        yield from found
+    after = "0"
+    while (answer := tangram.get(f"/api/v1/rollouts/completions?after={after}"))["items"]:
+        yield from answer["items"]
+        after = answer["next"]
 
 
 def test_steps_are_taken_with_all_parts_and_engines_are_divided(run: Run) -> None:
