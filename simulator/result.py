@@ -78,6 +78,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float
     #: Digest of every single timing.
     fingerprint: str
+    #: Of each RL step, how long its trajectories took, thinking included.
+    trajectory_seconds: tuple[Spread, ...] = ()
 
 
 def encode(results: Sequence[Result]) -> bytes:
@@ -122,6 +124,9 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
         granted=_granted(tally, cluster, seconds),
         efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
         fingerprint=tally.fingerprint(),
+        trajectory_seconds=tuple(
+            spread(_floats(each)) for each in simulation.trainers.trajectory_seconds
+        ),
     )
 
 

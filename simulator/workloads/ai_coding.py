@@ -52,6 +52,8 @@ class AiCoding:
     train_seconds: float = 60.0
     #: Think times are so many times as long as recorded: below 1, actions come in bursts.
     think_ratio: float = 1.0
+    #: Think times grow by this share with each RL step.
+    think_growth: float = 0.0
     project: str = PROJECT
     task: str = "ai-coding"
 
@@ -90,8 +92,9 @@ class AiCoding:
         jitter = self._jitter(chooser, 2 * len(recording.steps))
         name, group = _name(step, number), f"g{step}-{number // self.group_size}"
         environment = EnvironmentSpec(memory_bytes=recording.memory_bytes, ttl_seconds=LIFE_SECONDS)
+        thinks = self.think_ratio * (1 + self.think_growth) ** step
         for index, recorded in enumerate(recording.steps):
-            yield Think(self.think_ratio * recorded.think_seconds * jitter[2 * index])
+            yield Think(thinks * recorded.think_seconds * jitter[2 * index])
             action = Action(
                 id=ActionId(f"{name}.{index}"), project=self.project, task=self.task,
                 kind=EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,
