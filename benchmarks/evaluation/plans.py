@@ -55,6 +55,8 @@ class Plan:
     notes: str = ""
     kind: str = "lines"
     log_y: bool = False
+    #: Returns what is drawn, where a point is not one measure of its cases.
+    drawn: Callable[[Context, Grid], tuple[Series, ...]] | None = None
 
     def cases(self, scale: Scale) -> list[Case]:
         """Return what must be simulated."""
@@ -68,14 +70,17 @@ class Plan:
             title=self.title,
             x=self.x,
             y=self.y,
-            series=tuple(
-                Series(name, tuple((x, context.measured(some, self.measure)) for x, some in line))
-                for name, line in grid.items()
-            ),
+            series=(self.drawn or self._measured)(context, grid),
             claims=tuple(self.claims(context, grid)),
             notes=self.notes,
             kind=self.kind,
             log_y=self.log_y,
+        )
+
+    def _measured(self, context: Context, grid: Grid) -> tuple[Series, ...]:
+        return tuple(
+            Series(name, tuple((x, context.measured(some, self.measure)) for x, some in line))
+            for name, line in grid.items()
         )
 
 
