@@ -19,7 +19,7 @@ from domain.errors import InvalidRequest
 
 
 @dataclass(frozen=True)
-class Parameter:
+class DeclaredParameter:
     """One number of a workload."""
 
     name: str
@@ -41,9 +41,9 @@ class Calibration:
     """The declared parameters of one workload."""
 
     workload: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[DeclaredParameter, ...]
 
-    def parameter(self, name: str) -> Parameter:
+    def parameter(self, name: str) -> DeclaredParameter:
         """Return the parameter ``name``. Raises InvalidRequest where there is none."""
         for each in self.parameters:
             if each.name == name:
@@ -100,12 +100,12 @@ def arrival_seconds(calls: int, means: PrintedMeans, gpus_of_call: float, gpus: 
     return work - 2 * means.queue
 
 
-_STEPS: Final = Parameter("steps", 10, 10, 10, "RL steps", "§6.2: the average of ten steps")
-_GROWTH: Final = Parameter(
+_STEPS: Final = DeclaredParameter("steps", 10, 10, 10, "RL steps", "§6.2: the average of ten steps")
+_GROWTH: Final = DeclaredParameter(
     "growth", 0.05, 0.0, 0.2, "of the step before",
     "not printed: rollouts get longer as training proceeds (Figure 6 spans the steps)",
 )  # fmt: skip
-_HOPS: Final = Parameter(
+_HOPS: Final = DeclaredParameter(
     "hop_seconds", CODING_1280.overhead, CODING_1280.overhead, CODING_1536.overhead, "s an action",
     "Table 1, Sys. Overhead of Coding, where nothing is restored",
 )  # fmt: skip
@@ -113,27 +113,27 @@ _HOPS: Final = Parameter(
 CODING: Final = Calibration(
     "ai-coding(calibrated)",
     (
-        Parameter("batch", 1280, 128, 1536, "trajectories", "§6.1 Other setup; §6.3, Figure 8(a)"),
+        DeclaredParameter("batch", 1280, 128, 1536, "trajectories", "§6.1 Other setup; §6.3, Figure 8(a)"),
         _STEPS,
-        Parameter(
+        DeclaredParameter(
             "execution_seconds", CODING_1280.execution, CODING_1280.execution,
             CODING_1536.execution, "s an action, rewards among them", "Table 1, Exec Dur. of Coding",
         ),
         _HOPS,
-        Parameter(
+        DeclaredParameter(
             "acting_share", 0.47, 0.1, 0.47, "of a trajectory",
             "Figure 3(c): 0.47 on average, on the system before; less where actions are shorter",
         ),
-        Parameter(
+        DeclaredParameter(
             "reward_share", 0.5, 0.05, 0.95, "of a trajectory's executions",
             "not printed: the middle of what is possible (§4.2: scalable actions last much longer)",
         ),
-        Parameter(
+        DeclaredParameter(
             "reward_units", 4, 1, 32, "cores on which the mean reward was executed",
             "§6.4: 1 to 32; 4 is its smaller fixed count, and the bound of a pod (§6.1)",
         ),
-        Parameter("reward_sigma", 1.0, 0.8, 1.2, "of the logarithm", "not printed: long-tailed (§6.4)"),
-        Parameter("parallel_share", 0.97, 0.9, 1.0, "of a reward", "not printed: E(m) is profiled (§6.1)"),
+        DeclaredParameter("reward_sigma", 1.0, 0.8, 1.2, "of the logarithm", "not printed: long-tailed (§6.4)"),
+        DeclaredParameter("parallel_share", 0.97, 0.9, 1.0, "of a reward", "not printed: E(m) is profiled (§6.1)"),
         _GROWTH,
     ),
 )  # fmt: skip
@@ -141,28 +141,28 @@ CODING: Final = Calibration(
 MOPD: Final = Calibration(
     "mopd(calibrated)",
     (
-        Parameter("batch", 2048, 1024, 3072, "trajectories", "§6.1 Other setup; Figure 8(b), Table 1"),
+        DeclaredParameter("batch", 2048, 1024, 3072, "trajectories", "§6.1 Other setup; Figure 8(b), Table 1"),
         _STEPS,
-        Parameter("teachers", 9, 9, 12, "services", "§6.1 Baselines; Figure 8(b): 10; Figure 3(b): 12"),
-        Parameter("gpus", GPUS, GPUS, GPUS, "GPUs", "§6.1 Testbed: five nodes with eight"),
-        Parameter(
+        DeclaredParameter("teachers", 9, 9, 12, "services", "§6.1 Baselines; Figure 8(b): 10; Figure 3(b): 12"),
+        DeclaredParameter("gpus", GPUS, GPUS, GPUS, "GPUs", "§6.1 Testbed: five nodes with eight"),
+        DeclaredParameter(
             "execution_seconds", MOPD_2048.execution, MOPD_2048.execution, MOPD_3072.execution,
             "s a call", "Table 1, Exec Dur. of MOPD",
         ),
         _HOPS,
-        Parameter(
+        DeclaredParameter(
             "overhead_seconds", MOPD_2048.overhead, MOPD_2048.overhead, MOPD_3072.overhead,
             "s a call, restores among them", "Table 1, Sys. Overhead of MOPD; §6.4: mostly restores",
         ),
-        Parameter(
+        DeclaredParameter(
             "restored_share", 0.5, 0.25, 1.0, "of the calls",
             "not printed: how many calls of Table 1 met no service in memory",
         ),
-        Parameter(
+        DeclaredParameter(
             "call_gpus", 4, 2, 8, "GPUs on which the mean call was executed",
             "§5.3: chunks of 1 to 8; 4 is what each model of the baseline has (§6.1)",
         ),
-        Parameter(
+        DeclaredParameter(
             "arrival_seconds",
             arrival_seconds(3072, MOPD_3072, 4, GPUS),
             arrival_seconds(3072, MOPD_3072, 2, GPUS),
@@ -177,20 +177,20 @@ MOPD: Final = Calibration(
 SEARCH: Final = Calibration(
     "deep-search(calibrated)",
     (
-        Parameter("batch", 2048, 2048, 2048, "trajectories", "§6.1 Other setup"),
+        DeclaredParameter("batch", 2048, 2048, 2048, "trajectories", "§6.1 Other setup"),
         _STEPS,
         _HOPS,
-        Parameter(
+        DeclaredParameter(
             "search_limit", 128, 32, 512, "searches at once",
             "not printed: the logarithmic middle; limits of APIs are by concurrency or quota (§5.1)",
         ),
-        Parameter("pdf_limit", 256, 64, 1024, "readings at once", "not printed: twice the searches"),
-        Parameter(
+        DeclaredParameter("pdf_limit", 256, 64, 1024, "readings at once", "not printed: twice the searches"),
+        DeclaredParameter(
             "judge_limit", 64, 5, 320, "judgements at once",
             "§6.1: five replicas; how many each answers at once is not printed (1 to 64)",
         ),
-        Parameter("turns", 15, 5, 40, "calls of the median trajectory", "not printed"),
-        Parameter("token_seconds", 0.02, 0.005, 0.05, "s an output token", "not printed: 20 to 200 tokens/s"),
+        DeclaredParameter("turns", 15, 5, 40, "calls of the median trajectory", "not printed"),
+        DeclaredParameter("token_seconds", 0.02, 0.005, 0.05, "s an output token", "not printed: 20 to 200 tokens/s"),
         _GROWTH,
     ),
 )  # fmt: skip
