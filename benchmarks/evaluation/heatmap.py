@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.evaluation.maps import Axis, RatioMap, conclusion, number
 
-CELL_WIDTH, CELL_HEIGHT = 92, 40
+CELL_WIDTH, CELL_HEIGHT = 92, 44
 LEFT, TOP, RIGHT, BOTTOM = 84, 34, 24, 64
 #: Okabe and Ito's vermilion and blue, as red, green, blue.
 REACHED: Final = (213, 94, 0)
@@ -50,7 +50,7 @@ def _cell(drawn: RatioMap, column: int, row: int) -> str:
     return (
         f'<rect x="{left + 2}" y="{top + 2}" width="{CELL_WIDTH - 4}" height="{CELL_HEIGHT - 4}" '
         f'fill="rgb{colour}" fill-opacity="{strength:.2f}"{border}><title>{escape(where)}</title></rect>'
-        + _text(left + CELL_WIDTH / 2, top + CELL_HEIGHT / 2 + 4, f"{ratio.mean:.3g}")
+        + _text(left + CELL_WIDTH / 2, top + 14, f"{ratio.mean:.3g}")
     )
 
 
@@ -90,7 +90,7 @@ def _printed(drawn: RatioMap) -> str:
         parts.append(_dashed(LEFT, top, right, top))
     if across is not None and up is not None:
         parts.append(
-            f'<circle cx="{left:.1f}" cy="{top:.1f}" r="9" fill="none" stroke="currentColor" '
+            f'<circle cx="{left:.1f}" cy="{top:.1f}" r="6" fill="none" stroke="currentColor" '
             f'stroke-width="2"><title>the paper: {drawn.paper:g}</title></circle>'
         )
     return "".join(parts)
