@@ -23,7 +23,7 @@ from benchmarks.evaluation.plans import (
     step,
     trajectory_act,
 )
-from simulator.figures import Claim, Interval, Series, interval
+from simulator.figures import Claim, Interval, Series
 from simulator.result import Result, Spread
 from simulator.workloads.mopd import GPUS
 
@@ -220,7 +220,7 @@ def _share_claims(context: Context, grid: Grid) -> list[Claim]:
                 Claim(
                     f"{column}: share of {GPUS} GPUs for the ACT of sglang(4), {policy}",
                     "0.29" if policy == POLICIES[0] else None,
-                    interval(each / GPUS for each in (share.low, share.mean, share.high)),
+                    Interval(share.mean / GPUS, share.low / GPUS, share.high / GPUS),
                     "" if need else "not reached with all of them",
                     "lower",
                 )
