@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,9 @@ from simulator.compare import Scene
 from simulator.foreign.reading import recordings_of, requests_of
 from simulator.llm_trace import LlmRequest, make_requests
 from simulator.traces import make_recordings
+from simulator.workloads import calibrated
 from simulator.workloads.ai_coding import AiCoding
+from simulator.workloads.calibrated import CALIBRATIONS
 from simulator.workloads.deep_search import LIMITS, DeepSearch
 from simulator.workloads.mopd import GPUS, TEACHERS, Mopd
 from simulator.workloads.mopd import teachers as teacher_models
@@ -47,7 +50,7 @@ OPTIONS_OF: Final = {
     "mopd-search": ("search_limit", "pdf_limit", "gpus", "teachers"),
     "recorded": ("limits",),
     "services": ("gpus", "services", "load", "seconds", "call_seconds", "restore_seconds"),
-}
+} | dict.fromkeys(CALIBRATIONS, ("values",))
 WORKLOADS: Final = tuple(OPTIONS_OF)
 
 _OPTIONS: Final = (
@@ -87,6 +90,8 @@ _OPTIONS: Final = (
     click.option("--call-seconds", default=0.5, show_default=True, help="services: a call."),
     click.option("--restore-seconds", default=0.77, show_default=True,
                  help="services: bringing one to a chunk."),
+    click.option("--set", "values", multiple=True, type=(str, float), metavar="NAME VALUE",
+                 help="Calibrated workloads: another value of a declared parameter."),
     click.option("--limit", "limits", multiple=True, type=(str, int), metavar="NAME UNITS",
                  help="recorded: units of a cluster-wide resource."),
     click.option("--failures", default=0.0, show_default=True,
@@ -201,6 +206,31 @@ def _services(
     )  # fmt: skip
 
 
+def _calibrated(
+    workload: str, *, trace: Path | None, batch: int, steps: int, group: int, cluster: Cluster,
+    values: tuple[tuple[str, float], ...], seed: int, **_: Any,
+) -> Scene:  # fmt: skip
+    """Return a calibrated workload on the cluster, with the GPUs and limits that it declares."""
+    given = dict(values)
+    for name in given.keys() & {"batch", "steps"}:
+        raise InvalidRequest(f"{workload}: {name} is chosen by --{name}")
+    declared = CALIBRATIONS[workload].with_values(given)
+    size = calibrated.Size(batch, steps, seed, group)
+    if workload.startswith("ai-coding"):
+        recordings, assumed = known_recordings(trace, seed)
+        coding = calibrated.ai_coding(recordings, size, declared)
+        return Scene(coding, cluster, calibrated.overheads(declared), assumed=assumed)
+    requests, assumed = known_requests(trace, seed)
+    if workload.startswith("deep-search"):
+        search = calibrated.deep_search(requests, size, declared)
+        limited = replace(cluster, apis=calibrated.limits(declared))
+        return Scene(search, limited, calibrated.overheads(declared), assumed=assumed)
+    mopd = calibrated.mopd(requests, size, declared)
+    gpus, models = round(declared["gpus"]), calibrated.models(declared)
+    on_gpus = replace(cluster, gpus=gpus, models=models)
+    return Scene(mopd, on_gpus, calibrated.overheads(declared), assumed=assumed)
+
+
 _MAKE: Final[dict[str, Callable[..., Scene]]] = {
     "ai-coding": _coding,
     "deep-search": _search,
@@ -208,6 +238,7 @@ _MAKE: Final[dict[str, Callable[..., Scene]]] = {
     "mopd-search": _mopd_search,
     "recorded": _recorded,
     "services": _services,
+    **{name: partial(_calibrated, name) for name in CALIBRATIONS},
 }
 
 

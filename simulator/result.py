@@ -83,6 +83,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float
     #: Digest of every single timing.
     fingerprint: str
+    #: Of each RL step, how long its trajectories took, thinking included.
+    step_trajectory_seconds: tuple[Spread, ...] = ()
 
 
 def encode(results: Sequence[Result]) -> bytes:
@@ -107,6 +109,7 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
     is_reward = family == tally.families.get("reward", -1)
     began_at = tally.began_at
     seconds = simulation.trainers.ended_at - began_at
+    of_steps = [_floats(each) for each in simulation.trainers.trajectory_seconds]
     return Result(
         policy=policy,
         outcomes=dict(sorted(tally.outcomes.items())),
@@ -122,13 +125,14 @@ def summarise(simulation: Finished, cluster: Cluster, policy: str) -> Result:
         interactions=_part(columns, ~is_reward) if is_reward.any() else None,
         trajectory_act=_trajectory_act(tally, columns),
         step_seconds=tuple(each - began_at for each in simulation.trainers.step_seconds),
-        trajectory_seconds=spread(np.array(simulation.trainers.trajectory_seconds)),
+        trajectory_seconds=spread(np.concatenate([np.empty(0), *of_steps])),
         fairness=fairness(tally),
         virtual_seconds=seconds,
         windows=_windows(columns, _floats(tally.rows.ended) - began_at, seconds),
         granted=_granted(tally, cluster, seconds),
         efficiency=_ratio(tally.useful_core_seconds, tally.held_core_seconds),
         fingerprint=tally.fingerprint(),
+        step_trajectory_seconds=tuple(spread(each) for each in of_steps),
     )
 
 

@@ -6,6 +6,7 @@ so arrivals follow the service: a slow policy is also asked more slowly, as in r
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from domain.decisions import Finish, Grant, Renew
@@ -24,10 +25,9 @@ RENEW_AFTER = 0.5
 class TrajectoryPlayer:
     """One trajectory being played."""
 
-    __slots__ = ("began_at", "program", "project", "trajectory")
+    __slots__ = ("program", "project", "trajectory")
 
-    def __init__(self, rollout: SimulatedTrajectory, project: str, began_at: float) -> None:
-        self.began_at = began_at
+    def __init__(self, rollout: SimulatedTrajectory, project: str) -> None:
         self.project = rollout.project or project
         self.trajectory = rollout.trajectory
         self.program: Program = rollout.program()
@@ -53,8 +53,8 @@ class Trainers:
         self.ended_at = 0.0
         #: How long each step took, from its first action to its last answer.
         self.step_seconds: list[float] = []
-        #: How long each trajectory took, in the order in which they ended.
-        self.trajectory_seconds: list[float] = []
+        #: Of each step, how long its trajectories took from the step's beginning.
+        self.trajectory_seconds: list[array[float]] = []
 
     def begin(self, _: object = None) -> None:
         """Begin the first step."""
@@ -71,8 +71,9 @@ class Trainers:
     def _begin_step(self, rollouts: Sequence[SimulatedTrajectory]) -> None:
         self._step_began = self._agenda.now
         self._playing = len(rollouts)
+        self.trajectory_seconds.append(array("d"))
         for rollout in rollouts:
-            player = TrajectoryPlayer(rollout, self._workload.project, self._step_began)
+            player = TrajectoryPlayer(rollout, self._workload.project)
             self._agenda.at(self._agenda.now, self._start, player)
         if not rollouts:
             self._end_step()
@@ -140,7 +141,7 @@ class Trainers:
 
     def _end_rollout(self, player: TrajectoryPlayer) -> None:
         self._tell(TrajectoryFinished(project=player.project, trajectory=player.trajectory))
-        self.trajectory_seconds.append(self._agenda.now - player.began_at)
+        self.trajectory_seconds[-1].append(self._agenda.now - self._step_began)
         self._playing -= 1
         if self._playing == 0:
             self._end_step()

@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("--figure", action="append", default=[])
     parser.add_argument("--jobs", type=int, default=CORES)
     parser.add_argument("--kept", type=Path, help="what is done already; go on from there")
+    parser.add_argument("--part", default="", help="store under this name: some figures alone")
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
 
@@ -123,10 +124,11 @@ def main() -> None:
     if options.dry:
         return
     name = "evaluation" if options.scale == "standard" else f"evaluation-{options.scale}"
+    stem = "-".join(filter(None, (name, options.part, "")))
     for figure in report.figures:
         if figure.id in DRAWN:
-            (RESULTS / f"{name}-{figure.id}.svg").write_text(plot(figure) + "\n")
-    print("stored in", store(name, body))
+            (RESULTS / f"{stem}{figure.id}.svg").write_text(plot(figure) + "\n")
+    print("stored in", store(name, body, options.part))
 
 
 if __name__ == "__main__":

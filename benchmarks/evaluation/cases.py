@@ -8,11 +8,14 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.evaluation import serverless_llm, static_services
+from simulator.baselines.kubernetes import RULES, Kubernetes
 from simulator.cluster import GIB, Cluster, LargerCluster
 from simulator.compare import BASELINES, MakeBaseline, Scene
 from simulator.llm_trace import LlmRequest
 from simulator.sweep import shortened
+from simulator.workloads import calibrated
 from simulator.workloads.ai_coding import AiCoding
+from simulator.workloads.calibrated import CALIBRATIONS
 from simulator.workloads.deep_search import LIMITS, DeepSearch
 from simulator.workloads.mopd import GPUS, ROLLOUT_SECONDS, TEACHERS, Mopd, teachers
 from simulator.workloads.mopd_search import JUDGE, JudgedSearch, MopdSearch, judge, services
@@ -27,8 +30,17 @@ SERVING: Final[dict[str, MakeBaseline]] = {
 # `simulator.compare` runs them by name, in worker processes too: those import this module.
 BASELINES.update(SERVING)
 
+#: Kubernetes with other limits of pods a node, by name.
+PODS: Final = {f"kubernetes({pods} pods)": pods for pods in (40, 80, 110, 160, 250)}
+BASELINES.update(
+    (name, partial(Kubernetes, rules=replace(RULES["kubernetes(110)"], pods_per_node=pods)))
+    for name, pods in PODS.items()
+)
+
+#: Workloads of teacher models alone.
+TEACHERS_ALONE: Final = frozenset({"mopd", "mopd(calibrated)"})
 #: Workloads whose services are on GPUs.
-ON_GPUS: Final = frozenset({"mopd", "mopd-search", "judged-search"})
+ON_GPUS: Final = TEACHERS_ALONE | {"mopd-search", "judged-search"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Case:
     teachers: int = TEACHERS
     #: Ends of a rollout come within so much of the time that they take at full scale.
     rollout_ratio: float = 1.0
+    #: Other values of declared parameters, of calibrated workloads alone.
+    calibration: tuple[tuple[str, float], ...] = ()
     #: Nodes of the cluster that this one stands for, and its share of it.
     larger_nodes: int = 0
     larger_share: float = 1.0
@@ -87,7 +101,7 @@ class Scale:
 
     def _smaller(self, case: Case) -> Case:
         if case.workload in ON_GPUS:
-            divisor = self.mopd_divisor if case.workload == "mopd" else self.both_divisor
+            divisor = self.mopd_divisor if case.workload in TEACHERS_ALONE else self.both_divisor
             small = max(2, round(case.batch / divisor))
             return replace(case, batch=small, nodes=5, cores=1, rollout_ratio=1 / divisor)
         if self.divisor == 1:
@@ -129,6 +143,8 @@ def scene(case: Case, inputs: Inputs, scale: Scale = FULL) -> Scene:
     """Return what is simulated for ``case``."""
     larger = LargerCluster(case.larger_nodes, case.larger_share) if case.larger_nodes else None
     cluster = Cluster(case.nodes, case.cores, 2_400 * GIB, stands_for=larger)
+    if case.workload in CALIBRATIONS:
+        return _calibrated(case, inputs, cluster, scale)
     limits = {name: max(1, limit // scale.part_of_limits(case)) for name, limit in LIMITS.items()}
     if case.workload == "deep-search":
         search = DeepSearch(inputs.requests, case.batch, case.rl_steps, case.seed)
@@ -152,6 +168,28 @@ def scene(case: Case, inputs: Inputs, scale: Scale = FULL) -> Scene:
         length_error=case.length_error,
     )
     return Scene(coding, cluster, seed=case.seed, depth=case.depth)
+
+
+def _calibrated(case: Case, inputs: Inputs, cluster: Cluster, scale: Scale) -> Scene:
+    """Return a calibrated workload; its GPUs and services are the case's, its limits scaled."""
+    declared = CALIBRATIONS[case.workload].with_values(dict(case.calibration))
+    size = calibrated.Size(case.batch, case.rl_steps, case.seed)
+    hops = calibrated.overheads(declared)
+    if case.workload in TEACHERS_ALONE:
+        span = declared["arrival_seconds"] * case.rollout_ratio
+        mopd = calibrated.mopd(inputs.requests, size, declared)
+        mopd = replace(mopd, domains=case.teachers, rollout_seconds=span)
+        models = calibrated.models(declared, case.teachers)
+        return Scene(mopd, replace(cluster, gpus=case.gpus, models=models), hops, seed=case.seed)
+    if case.workload.startswith("deep-search"):
+        part = scale.part_of_limits(case)
+        limits = {
+            name: max(1, limit // part) for name, limit in calibrated.limits(declared).items()
+        }
+        search = calibrated.deep_search(inputs.requests, size, declared)
+        return Scene(search, replace(cluster, apis=limits), hops, seed=case.seed)
+    coding = calibrated.ai_coding(inputs.recordings, size, declared)
+    return Scene(coding, cluster, hops, seed=case.seed)
 
 
 def _on_gpus(case: Case, inputs: Inputs, cluster: Cluster, limits: dict[str, int]) -> Scene:

@@ -104,7 +104,7 @@ def _reward_act(result: Result) -> float:
     return result.rewards.act.mean if result.rewards else 0.0
 
 
-def _interaction_act(result: Result) -> float:
+def interaction_act(result: Result) -> float:
     """Return the mean ACT of a trajectory's interactions together."""
     part = result.interactions
     rewards = result.rewards.actions if result.rewards else 1
@@ -119,7 +119,7 @@ def _breakdown(scale: Scale) -> Grid:
 
 def _breakdown_claims(context: Context, grid: Grid) -> list[Claim]:
     measures = (
-        ("interactions", _interaction_act, "9.0"),
+        ("interactions", interaction_act, "9.0"),
         ("reward", _reward_act, "2.8"),
         ("both", trajectory_act, "4.3"),
         ("RL step", step, "1.4"),

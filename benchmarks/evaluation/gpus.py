@@ -193,14 +193,15 @@ def _table_claims(context: Context, grid: Grid) -> list[Claim]:
                 ours = context.measured(point(grid, policy, batch), part)
                 what = f"mean {name} at batch {batch}, {policy}, s"
                 claims.append(Claim(what, paper if said else None, ours))
-            share = context.measured(point(grid, policy, batch), _overhead_share)
+            share = context.measured(point(grid, policy, batch), overhead_share)
             what = f"overhead over execution at batch {batch}, {policy}"
             note = "an input: the simulator adds measured overheads"
             claims.append(Claim(what, "about 0.25" if said else None, share, note, "lower", is_input=True))  # fmt: skip
     return claims
 
 
-def _overhead_share(result: Result) -> float:
+def overhead_share(result: Result) -> float:
+    """Return mean overhead over mean execution."""
     return result.whole.overhead.mean / result.whole.execution.mean
 
 

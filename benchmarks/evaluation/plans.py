@@ -59,6 +59,8 @@ class Plan:
     log_y: bool = False
     #: In place of ``measure``: what a table shows of the cases of each line.
     columns: Mapping[str, OptionalMeasure] = field(default_factory=dict)
+    #: Returns what is drawn, where a point is not one measure of its cases.
+    drawn: Callable[[Context, Grid], tuple[Series, ...]] | None = None
 
     def cases(self, scale: Scale) -> list[Case]:
         """Return what must be simulated."""
@@ -72,13 +74,16 @@ class Plan:
             title=self.title,
             x=self.x,
             y=self.y,
-            series=tuple(
-                Series(name, tuple(self._points(context, line))) for name, line in grid.items()
-            ),
+            series=(self.drawn or self._measured)(context, grid),
             claims=tuple(self.claims(context, grid)),
             notes=self.notes,
             kind=self.kind,
             log_y=self.log_y,
+        )
+
+    def _measured(self, context: Context, grid: Grid) -> tuple[Series, ...]:
+        return tuple(
+            Series(name, tuple(self._points(context, line))) for name, line in grid.items()
         )
 
     def _points(

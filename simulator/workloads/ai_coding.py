@@ -56,6 +56,8 @@ class AiCoding:
     think_ratio: float = 1.0
     #: Trainers declare how many actions follow, with this error (a sigma); None: they do not.
     length_error: float | None = None
+    #: Think times grow by this share with each RL step.
+    think_growth: float = 0.0
     project: str = PROJECT
     task: str = "ai-coding"
 
@@ -95,8 +97,9 @@ class AiCoding:
         name, group = _name(step, number), f"g{step}-{number // self.group_size}"
         environment = EnvironmentSpec(memory_bytes=recording.memory_bytes, ttl_seconds=LIFE_SECONDS)
         factor = self._length_factor(name)
+        thinks = self.think_ratio * (1 + self.think_growth) ** step
         for index, recorded in enumerate(recording.steps):
-            yield Think(self.think_ratio * recorded.think_seconds * jitter[2 * index])
+            yield Think(thinks * recorded.think_seconds * jitter[2 * index])
             action = Action(
                 id=ActionId(f"{name}.{index}"), project=self.project, task=self.task,
                 kind=EXEC, cost=_ONE_CORE, trajectory=name, step=step, group=group,

@@ -51,6 +51,10 @@ class DeepSearch:
     group_size: int = 8
     median_turns: float = 15.0
     reading_share: float = 0.3
+    #: Of thinking, for each output token.
+    token_seconds: float = SECONDS_PER_TOKEN
+    #: Think times grow by this share with each RL step.
+    think_growth: float = 0.0
     train_seconds: float = 60.0
     project: str = PROJECT
     task: str = "deep-search"
@@ -90,8 +94,9 @@ class DeepSearch:
         """Think and search or read, turn by turn, then be judged."""
         chooser = Random(f"{self.seed}/{step}/{number}")
         name, group = _name(step, number), f"g{step}-{number // self.group_size}"
+        pace = self.token_seconds * (1 + self.think_growth) ** step
         for turn in range(self._turns(step, number)):
-            yield Think(self._thought(chooser) * SECONDS_PER_TOKEN)
+            yield Think(self._thought(chooser) * pace)
             if chooser.random() < self.reading_share:
                 family, seconds = "pdf", min(60.0, 4.0 * math.exp(0.8 * chooser.gauss(0.0, 1.0)))
             else:
@@ -101,7 +106,7 @@ class DeepSearch:
             )
             if answer is not None and answer.outcome is not Outcome.COMPLETED:
                 return
-        yield Think(self._thought(chooser) * SECONDS_PER_TOKEN)
+        yield Think(self._thought(chooser) * pace)
         yield self._judgement(step, name, group, min(200, self._thought(chooser)))
 
     def _judgement(self, step: int, name: str, group: str, tokens: int) -> Act:

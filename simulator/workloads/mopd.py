@@ -73,6 +73,11 @@ def teachers(count: int = TEACHERS) -> dict[str, GpuModel]:
     }
 
 
+def call_seconds(tokens: int) -> float:
+    """Return T_ori of the call about a trajectory of so many tokens."""
+    return CALL_SECONDS + 2 * PARAMETERS * tokens / OPERATIONS_PER_SECOND
+
+
 class End(NamedTuple):
     """Of one trajectory: when it ends, how long it is then, whose domain it belongs to."""
 
@@ -92,6 +97,10 @@ class Mopd:
     group_size: int = 8
     domains: int = TEACHERS
     rollout_seconds: float = ROLLOUT_SECONDS
+    #: Calls take so many times as long.
+    call_scale: float = 1.0
+    #: A rollout is longer by this share with each RL step.
+    growth: float = 0.0
     train_seconds: float = 60.0
     project: str = PROJECT
     task: str = "mopd"
@@ -140,7 +149,8 @@ class Mopd:
             each = known[place]
             chosen.append((laps * lap + each.at_seconds, each.input_tokens + each.output_tokens))
         began, span = chosen[0][0], chosen[-1][0] - chosen[0][0]
-        stretch = self.rollout_seconds / span if span > 0 else 0.0
+        wished = self.rollout_seconds * (1 + self.growth) ** step
+        stretch = wished / span if span > 0 else 0.0
         yield from (((at - began) * stretch, tokens) for at, tokens in chosen)
 
     def _domain(self, step: int, group: int) -> int:
@@ -155,7 +165,7 @@ class Mopd:
     def _play(self, step: int, number: int, end: End) -> Program:
         """Roll out, then be scored."""
         yield Think(end.at_seconds)
-        base_seconds = CALL_SECONDS + 2 * PARAMETERS * end.tokens / OPERATIONS_PER_SECOND
+        base_seconds = self.call_scale * call_seconds(end.tokens)
         name = _name(step, number)
         action = Action(
             id=ActionId(f"{name}.reward"), project=self.project, task=self.task, kind=Kind.CALL,

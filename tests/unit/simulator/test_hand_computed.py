@@ -260,7 +260,7 @@ def test_the_slowest_trajectory_thinks_acts_and_waits():
 
     simulation = played(workload, cores=1)
 
-    assert simulation.trainers.trajectory_seconds == [4.0, 6.0]
+    assert [list(each) for each in simulation.trainers.trajectory_seconds] == [[4.0, 6.0]]
 
 
 def test_fairness_compares_the_stretch_of_tasks():
