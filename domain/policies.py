@@ -20,7 +20,10 @@ _source: Callable[[], tuple[str, ...]] = tuple
 
 
 class PolicyName(NamedTuple):
-    """A parsed name: ``fixed(4)`` has the form ``fixed(k)`` and the parameter 4."""
+    """A parsed name: ``fixed(4)`` has the form ``fixed(k)`` and the parameter 4.
+
+    A variant is a form of its own, without a parameter: ``paper(free restores)``.
+    """
 
     form: str
     parameter: int | None = None
@@ -33,17 +36,17 @@ def use_known_policies(source: Callable[[], tuple[str, ...]]) -> None:
 
 
 def known_policies() -> tuple[str, ...]:
-    """Return the forms of all policies; ``k`` is a unit count."""
+    """Return the forms of all policies; ``k`` is a unit count, other words in brackets a variant."""
     return _source()
 
 
 def parse_policy(text: str, pointer: str = "/policy") -> PolicyName:
     """Parse a policy's name; raise InvalidRequest, with the known names, for an unknown one."""
     known = known_policies()
+    if text in known and not text.endswith("(k)"):
+        return PolicyName(text)
     if (found := _SYNTAX.fullmatch(text)) is not None:
         name, count = found.groups()
-        if count is None and name in known:
-            return PolicyName(name)
         if count is not None and 0 < int(count) <= MAX_UNITS and f"{name}(k)" in known:
             return PolicyName(f"{name}(k)", int(count))
     raise InvalidRequest(f"{text!r} is no policy; known are {', '.join(known)}", pointer=pointer)

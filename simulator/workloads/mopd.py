@@ -73,6 +73,11 @@ def teachers(count: int = TEACHERS) -> dict[str, GpuModel]:
     }
 
 
+def base_seconds_of(tokens: int) -> float:
+    """Return T_ori of a call that reads a trajectory of ``tokens``, in seconds on one GPU."""
+    return CALL_SECONDS + 2 * PARAMETERS * tokens / OPERATIONS_PER_SECOND
+
+
 class End(NamedTuple):
     """Of one trajectory: when it ends, how long it is then, whose domain it belongs to."""
 
@@ -93,6 +98,8 @@ class Mopd:
     domains: int = TEACHERS
     rollout_seconds: float = ROLLOUT_SECONDS
     train_seconds: float = 60.0
+    #: Calls take so many times as long as in the table above; restores do not change.
+    call_ratio: float = 1.0
     project: str = PROJECT
     task: str = "mopd"
 
@@ -155,7 +162,7 @@ class Mopd:
     def _play(self, step: int, number: int, end: End) -> Program:
         """Roll out, then be scored."""
         yield Think(end.at_seconds)
-        base_seconds = CALL_SECONDS + 2 * PARAMETERS * end.tokens / OPERATIONS_PER_SECOND
+        base_seconds = self.call_ratio * base_seconds_of(end.tokens)
         name = _name(step, number)
         action = Action(
             id=ActionId(f"{name}.reward"), project=self.project, task=self.task, kind=Kind.CALL,

@@ -20,7 +20,7 @@ _factories: dict[str, Callable[..., Policy]] = {}
 
 
 def register(form: str) -> Callable[[T], T]:
-    """Register a policy class under ``form``: ``name``, or ``name(k)`` for one with a unit count."""
+    """Register a policy class under ``form``: ``name``, ``name(variant)``, or ``name(k)`` for one with a unit count."""
 
     def add(policy: T) -> T:
         _factories[form] = policy

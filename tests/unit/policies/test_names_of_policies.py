@@ -8,13 +8,27 @@ from domain.errors import InvalidRequest
 from scheduler.core.policies.registry import policy_named
 
 
-@pytest.mark.parametrize("name", ["paper", "minimum", "fixed(4)", "balanced", "malleable"])
+@pytest.mark.parametrize(
+    "name", ["paper", "paper(free restores)", "minimum", "fixed(4)", "balanced", "malleable"]
+)
 def test_a_policy_says_the_name_it_was_asked_for_by(name):
     assert policy_named(name).name == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Paper", "fixed", "fixed()", "fixed(0)", "fixed(-1)", "fixed(4"]
+    "name",
+    [
+        "",
+        "Paper",
+        "fixed",
+        "fixed()",
+        "fixed(0)",
+        "fixed(-1)",
+        "fixed(4",
+        "fixed(k)",
+        "paper(2)",
+        "paper(free)",
+    ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(name):
     with pytest.raises(
