@@ -31,6 +31,7 @@ from domain.resources import UnitSet
 from domain.rollouts import Rollout, RolloutResult
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
+from scheduler.core.residency.recent_calls import SteadyCount
 from scheduler.core.residency.selectors import Selectors
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
@@ -70,6 +71,8 @@ class ResidencyMemory:
     times: dict[str, RestoreTimes] = field(default_factory=dict)
     #: Residents that were prefetched, and of which no action was granted since.
     prefetched: set[str] = field(default_factory=set)
+    #: By pool: the count that all its elastic calls get.
+    steady: dict[str, SteadyCount] = field(default_factory=dict)
     #: What steers the counts of units that calls may have.
     selectors: Selectors = field(default_factory=Selectors)
 
@@ -84,6 +87,10 @@ class ResidencyPolicy:
     def needs(self, needs: Needs, action: Action, policy: Policy) -> Needs:
         """Return ``needs`` with the resident that ``action`` uses and the memory that it takes."""
         return needs
+
+    def count_of(self, action: Action, pool: str, counts: UnitSet) -> int | None:
+        """Return which of ``counts`` of its key resource ``action`` gets; None: the policy of the pool decides."""
+        return None
 
     def begin_cycle(self) -> None:
         """Prepare for the scans of one cycle."""

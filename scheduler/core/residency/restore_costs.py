@@ -49,6 +49,8 @@ def with_restores(
     before: Counter[str] = Counter()
     found = []
     for live, each in zip(lives, choices, strict=True):
+        if state.residency.count_of(live.action, live.pool, each.units) is not None:
+            each = each.capped(live.needs.key_amount)
         if service := _charged(state, live):
             each = each.delayed(_added(state, ledger, service, each.units, before[service]))
             before[service] += 1
@@ -71,6 +73,7 @@ def may_widen(state: State, live: LiveAction) -> bool:
         counts is not None
         and policy_of(state, live.pool).caps_grants
         and counts[-1] > live.needs.key_amount
+        and state.residency.count_of(live.action, live.pool, counts) is None
     )
 
 
