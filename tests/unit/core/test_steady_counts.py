@@ -14,8 +14,8 @@ from domain.ids import ActionId
 from domain.inventory import PoolConfig
 from scheduler.core.policies.registry import policy_named
 from scheduler.core.residency import steady_counts
-from scheduler.core.residency.call_replay import ReplayedCall, ReplayedService, mean_act
 from scheduler.core.residency.policy import RestoreTimes
+from scheduler.core.residency.steady_counts import ReplayedCall, ReplayedService, mean_act
 from scheduler.core.state import snapshot
 from scheduler.core.state.invariants import check
 from tests.builders import START, a_config, a_machine, an_action, make_ledger
