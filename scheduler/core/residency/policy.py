@@ -21,9 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+
 from domain.action import Action
 from domain.allocation import Allocation, Home
 from domain.decisions import Decision
+from domain.elasticity import Elasticity
 from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
@@ -31,7 +34,6 @@ from domain.resources import UnitSet
 from domain.rollouts import Rollout, RolloutResult
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
-from scheduler.core.residency.recent_calls import SteadyCount
 from scheduler.core.residency.selectors import Selectors
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
@@ -61,6 +63,29 @@ class RestoreTimes(NamedTuple):
     call_seconds: float = 1.0
     #: Restores by the milli-units that they went to, rising.
     by_count: tuple[tuple[int, float], ...] = ()
+
+
+class RecentCall(msgspec.Struct, frozen=True, array_like=True):
+    """A call that was submitted."""
+
+    at: float
+    service: str
+    #: Seconds on one GPU.
+    base_seconds: float
+    counts: UnitSet
+    elasticity: Elasticity
+
+    def count(self, steady: int) -> int:
+        """Return the milli-units that the call gets under a ``steady`` count."""
+        return max((each for each in self.counts if each <= steady), default=self.counts[0])
+
+
+class SteadyCount(msgspec.Struct):
+    """The steady count of one pool, in milli-units, and the calls that it was chosen by."""
+
+    count: int
+    calls: int = 0
+    recent: list[RecentCall] = []
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from domain.ids import node_resource
 from domain.resources import MILLI, UnitSet
 from domain.services import service_name
 from scheduler.core.cycle.pool_policies import policy_of
-from scheduler.core.residency.recent_calls import RecentCall, SteadyCount
+from scheduler.core.residency.policy import RecentCall, SteadyCount
 from scheduler.core.residency.service_turns import (
     KIND,
     LEAST_RESTORES,
