@@ -86,7 +86,7 @@ def signed_in(login: str) -> Iterator[Page]:
 def measure_trace(actions: int, times: int) -> dict[str, Any]:
     """Open the trace of the newest hour of the rows."""
     from benchmarks.first_paint import served
-    from benchmarks.million import APART_SECONDS, BEGUN
+    from benchmarks.million_times import APART_SECONDS, BEGUN
     from tests.faults.system import System
 
     to = int(BEGUN + actions * APART_SECONDS)

@@ -16,15 +16,13 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from django.db.models import Model
 
+from benchmarks.million_times import APART_SECONDS, BEGUN
 from domain.ids import action_id
 from tangram_web.records.action_rows import BLANK
 from tangram_web.records.models import ActionRecord, TaskRecord, TrajectoryRecord
 from tangram_web.records.statements import instant_writer, write_sums
 from tangram_web.records.sums import EndKey, StepKey, Sums
 
-#: Wall clock of the first action; the others follow, 200 ms apart.
-BEGUN: Final = 1_763_000_000.0
-APART_SECONDS: Final = 0.2
 TRAJECTORY_ACTIONS: Final = 25
 LONG_TRAJECTORY: Final = "t-long"
 LONG_ACTIONS: Final = 5000

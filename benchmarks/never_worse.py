@@ -4,6 +4,10 @@ Targets (virtual time, `simulator.sweep`): in every cell from light to heavy loa
 rewards and few to many cores, mean ACT of ``malleable`` ≤ 1.03 × the best of ``minimum``,
 ``fixed(4)``, ``fixed(16)`` and ``paper``; at heavy load ≤ 0.7 × ``paper``. Cells in which a target
 is missed are printed and stored. Policies that the core does not know are left out, and named.
+
+``--gpus``: cells of GPU services in place of those of cores (`simulator.gpu_sweep`): mean ACT of
+``malleable`` (as ``balanced``: calls are not resized) ≤ 1.02 × the best of ``minimum``, ``fixed(4)`` and ``fixed(8)``, paired over
+seeds. A cell misses the target where the interval of the ratio excludes 1, too.
 """
 
 from __future__ import annotations
@@ -18,7 +22,11 @@ from rich.table import Table
 from benchmarks.record import store
 from domain.errors import InvalidRequest
 from simulator.compare import check_policies
-from simulator.options import known_recordings
+from simulator.figures import Interval
+from simulator.gpu_sweep import RIVALS as GPU_RIVALS
+from simulator.gpu_sweep import SEEDS, GpuRow, gpu_cells, gpu_sweep, worse_on_gpus
+from simulator.llm_trace import make_requests, read_requests
+from simulator.options import REQUESTS, known_recordings
 from simulator.sweep import Row, cells, shortened, sweep, worse
 from simulator.worker_processes import end_on_signal
 
@@ -74,20 +82,66 @@ def _heavy(rows: list[Row]) -> list[dict[str, Any]]:
     ]
 
 
+def _gpus(trace: Path | None, seeds: int, jobs: int) -> None:
+    """Sweep the cells of GPU services, print, store."""
+    requests = make_requests(REQUESTS, 0) if trace is None else read_requests(trace)
+    policies = _known((*GPU_RIVALS, "paper", "malleable"))
+    rows = gpu_sweep(requests, gpu_cells(seeds), policies, jobs=jobs, done=_print_gpus)
+    rivals = [policy for policy in GPU_RIVALS if policy in policies]
+    verdict = {
+        policy: {
+            "cells": len(rows),
+            "worse": [
+                {"cell": vars(row.cell), "ratio": _rounded(ratio)}
+                for row, ratio in worse_on_gpus(rows, policy, rivals)
+            ],
+        }
+        for policy in ("malleable",)
+        if policy in policies
+    }
+    table = [
+        {
+            "cell": vars(row.cell),
+            "act_seconds": row.act_seconds,
+            "best": row.best(rivals),
+            "ratio": {policy: _rounded(row.ratio(policy, rivals)) for policy in policies},
+        }
+        for row in rows
+    ]
+    print(verdict)
+    print("stored in", store("never_worse", {"verdict": verdict, "rows": table}, "gpus"))
+
+
+def _print_gpus(row: GpuRow) -> None:
+    ratios = {policy: row.ratio(policy, GPU_RIVALS).mean for policy in row.act_seconds}
+    print(row.cell, *(f"{policy} {ratio:.3f}" for policy, ratio in ratios.items()), flush=True)
+
+
+def _rounded(ratio: Interval) -> list[float]:
+    """Return mean, low and high end of ``ratio``."""
+    return [round(each, 3) for each in (ratio.mean, ratio.low, ratio.high)]
+
+
 def main() -> None:
     """Sweep, print, store."""
     end_on_signal()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trace", nargs="?", type=Path, help="default: made up trajectories")
+    parser.add_argument("trace", nargs="?", type=Path, help="default: made up inputs")
+    parser.add_argument(
+        "--gpus", action="store_true", help="cells of GPU services; requests as TRACE"
+    )
     parser.add_argument("--steps", type=int, default=52, help="interactions kept of a recording")
     parser.add_argument("--cores", type=int, default=256, help="largest cluster of the grid")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, help="default: 1; 3 on GPUs")
     parser.add_argument("--jobs", type=int, default=1, help="cells simulated at once")
     options = parser.parse_args()
+    if options.gpus:
+        _gpus(options.trace, options.seeds or SEEDS, options.jobs)
+        return
     recordings, _ = known_recordings(options.trace, 0)
     grid = [
         cell
-        for cell in cells(seeds=range(options.seeds))
+        for cell in cells(seeds=range(options.seeds or 1))
         if cell.nodes * cell.cores <= options.cores
     ]
     policies = _known(WANTED)

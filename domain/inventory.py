@@ -108,6 +108,9 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     egress: EgressRules | None = None
     #: Prepared environments of each node, image → number; ``""`` is no image.
     warm: dict[str, int] = {}
+    #: Elastic calls of GPU services get one count, the best for recent calls, where the policy caps
+    #: grants. False in journals of earlier versions, which chose for each call.
+    steady_counts: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -196,7 +199,7 @@ def default_config() -> Config:
     return Config(
         revision=0,
         projects={"default": ProjectConfig("default")},
-        pools={"default": PoolConfig("default", DEFAULT_POLICY)},
+        pools={"default": PoolConfig("default", DEFAULT_POLICY, steady_counts=True)},
         resources={
             "api:demo": 8 * MILLI,
             **{f"stage:{stage}": count * MILLI for stage, count in STAGE_SLOTS.items()},

@@ -23,7 +23,8 @@ _source: Callable[[], tuple[str, ...]] = tuple
 class PolicyName(NamedTuple):
     """A parsed name: ``fixed(4)`` has the form ``fixed(k)`` and the parameter 4.
 
-    ``k`` stands for a unit count, ``p`` for a percentage (``makespan(p)``).
+    ``k`` stands for a unit count, ``p`` for a percentage (``makespan(p)``). A variant is a form of its own,
+    without a parameter: ``paper(free restores)``.
     """
 
     form: str
@@ -37,17 +38,17 @@ def use_known_policies(source: Callable[[], tuple[str, ...]]) -> None:
 
 
 def known_policies() -> tuple[str, ...]:
-    """Return the forms of all policies; ``k`` is a unit count, ``p`` a percentage."""
+    """Return the forms of all policies; ``k`` is a unit count, ``p`` a percentage, other words in brackets a variant."""
     return _source()
 
 
 def parse_policy(text: str, pointer: str = "/policy") -> PolicyName:
     """Parse a policy's name; raise InvalidRequest, with the known names, for an unknown one."""
     known = known_policies()
+    if text in known and not text.endswith(("(k)", "(p)")):
+        return PolicyName(text)
     if (found := _SYNTAX.fullmatch(text)) is not None:
         name, count = found.groups()
-        if count is None and name in known:
-            return PolicyName(name)
         if count is not None and 0 < int(count) <= MAX_UNITS and f"{name}(k)" in known:
             return PolicyName(f"{name}(k)", int(count))
         if count is not None and int(count) <= MOST_PERCENT and f"{name}(p)" in known:

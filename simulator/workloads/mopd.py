@@ -97,7 +97,7 @@ class Mopd:
     group_size: int = 8
     domains: int = TEACHERS
     rollout_seconds: float = ROLLOUT_SECONDS
-    #: Calls take so many times as long.
+    #: Calls take so many times as long as in the table above; restores do not change.
     call_scale: float = 1.0
     #: A rollout is longer by this share with each RL step.
     growth: float = 0.0

@@ -58,6 +58,7 @@ POLICIES: Final = {
     "weighted": "as malleable, for the mean ACT weighted by the nominal shares of projects",
     "balanced": "as paper, and no action gets more than its share while others wait",
     "paper": "grants the counts that minimise the sum of completion times",
+    "paper(free restores)": "as paper, and chooses counts of GPUs as if restores took no time",
     "minimum": "grants each action its smallest count",
     "fixed(k)": "grants each action k units, or its nearest smaller count",
 }

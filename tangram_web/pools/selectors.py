@@ -88,7 +88,7 @@ def _pool(pool: Pool) -> PoolConfig:
         pool.name, pool.policy, pool.paused, pool.light_by_default,
         None if grace == NODE_GRACE_SECONDS else grace,
         None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
-        _sandbox_of(pool), pool.host_network, egress_of(pool), _warm_of(pool),
+        _sandbox_of(pool), pool.host_network, egress_of(pool), _warm_of(pool), steady_counts=True,
     )  # fmt: skip
 
 

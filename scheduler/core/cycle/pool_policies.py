@@ -69,6 +69,10 @@ def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -
     policy = policy_of(state, pool)
 
     def admits_at(name: str, counts: UnitSet) -> int:
+        if action.call is not None:
+            steady = state.residency.count_of(action, pool, counts)
+            if steady is not None:
+                return steady
         profile = action.elasticity
         if profile is None or not policy.caps_grants or _resized(policy, action):
             return policy.admit_count(counts)

@@ -31,6 +31,8 @@ class Policy(ABC):
     arranges: ClassVar[bool] = False
     #: Grants are capped by `Group.fair_share`, which the cycle computes on demand.
     caps_grants: ClassVar[bool] = False
+    #: `arrange` sees durations with the restores that calls need (`residency.restore_costs`).
+    charges_restores: ClassVar[bool] = True
     #: `resize` sets the units of malleable actions while they run.
     resizes: ClassVar[bool] = False
     #: `critical` and `lead` order the actions of trajectories; the core predicts ends for them.

@@ -22,7 +22,7 @@ _factories: dict[str, Callable[..., Policy]] = {}
 def register(form: str) -> Callable[[T], T]:
     """Register a policy class, or a function that returns a policy, under ``form``.
 
-    ``name``, ``name(k)`` for one with a unit count, ``name(p)`` for one with a percentage.
+    ``name``, ``name(variant)``, ``name(k)`` for one with a unit count, ``name(p)`` for one with a percentage.
     """
 
     def add(policy: T) -> T:

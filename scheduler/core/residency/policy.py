@@ -21,9 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+
 from domain.action import Action
 from domain.allocation import Allocation, Home
 from domain.decisions import Decision
+from domain.elasticity import Elasticity
 from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
@@ -62,6 +65,29 @@ class RestoreTimes(NamedTuple):
     by_count: tuple[tuple[int, float], ...] = ()
 
 
+class RecentCall(msgspec.Struct, frozen=True, array_like=True):
+    """A call that was submitted."""
+
+    at: float
+    service: str
+    #: Seconds on one GPU.
+    base_seconds: float
+    counts: UnitSet
+    elasticity: Elasticity
+
+    def count(self, steady: int) -> int:
+        """Return the milli-units that the call gets under a ``steady`` count."""
+        return max((each for each in self.counts if each <= steady), default=self.counts[0])
+
+
+class SteadyCount(msgspec.Struct):
+    """The steady count of one pool, in milli-units, and the calls that it was chosen by."""
+
+    count: int
+    calls: int = 0
+    recent: list[RecentCall] = []
+
+
 @dataclass(slots=True)
 class ResidencyMemory:
     """What a policy remembers between cycles."""
@@ -70,6 +96,8 @@ class ResidencyMemory:
     times: dict[str, RestoreTimes] = field(default_factory=dict)
     #: Residents that were prefetched, and of which no action was granted since.
     prefetched: set[str] = field(default_factory=set)
+    #: By pool: the count that all its elastic calls get.
+    steady: dict[str, SteadyCount] = field(default_factory=dict)
     #: What steers the counts of units that calls may have.
     selectors: Selectors = field(default_factory=Selectors)
 
@@ -84,6 +112,10 @@ class ResidencyPolicy:
     def needs(self, needs: Needs, action: Action, policy: Policy) -> Needs:
         """Return ``needs`` with the resident that ``action`` uses and the memory that it takes."""
         return needs
+
+    def count_of(self, action: Action, pool: str, counts: UnitSet) -> int | None:
+        """Return which of ``counts`` of its key resource ``action`` gets; None: the policy of the pool decides."""
+        return None
 
     def begin_cycle(self) -> None:
         """Prepare for the scans of one cycle."""

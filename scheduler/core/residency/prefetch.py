@@ -23,7 +23,12 @@ from domain.decisions import Decision, Prepare
 from domain.ids import ResourceId, node_resource
 from domain.resources import MILLI
 from scheduler.core.cycle.places import usable_nodes
-from scheduler.core.residency.service_turns import KIND, queue_in_restores, waits_for_chunk
+from scheduler.core.residency.service_turns import (
+    KIND,
+    counts_of,
+    queue_in_restores,
+    waits_for_chunk,
+)
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue
 
@@ -89,7 +94,7 @@ def _prefetch_for(
         for node in nodes
         if node_resource(KIND, node) in resident
     }
-    if any(ledger.homes(name, n) for ledger in ledgers.values() for n in live.action.cost[KIND]):
+    if any(ledger.homes(name, n) for ledger in ledgers.values() for n in counts_of(state, live)):
         return
     memory_bytes = service.memory_bytes(-(-amount // MILLI))
     for node, ledger in ledgers.items():

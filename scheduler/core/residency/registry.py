@@ -69,6 +69,10 @@ class ResidencyByKind(ResidencyPolicy):
     def needs(self, needs: Needs, action: Action, policy: Policy) -> Needs:
         return self._of(needs.key).needs(needs, action, policy)
 
+    def count_of(self, action: Action, pool: str, counts: UnitSet) -> int | None:
+        found = (each.count_of(action, pool, counts) for each in self._policies.values())
+        return next((each for each in found if each is not None), None)
+
     def begin_cycle(self) -> None:
         for each in self._policies.values():
             each.begin_cycle()

@@ -11,8 +11,8 @@ Rules
 3. Restores are measured for each service and count; a count to which the service was never restored
    takes the average of its restores (`service_turns.times_of`).
 
-Both change what is chosen, never the order. Policy ``paper`` uses neither: its calls name no resident
-in their needs.
+Both change what is chosen, never the order. Policy ``paper`` uses rules 1 and 3, and takes nodes as they
+come; ``paper(free restores)`` uses none.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from math import inf
 
 from domain.ids import ResourceId, node_resource
 from domain.ports.residency import HostingLedger
+from domain.services import service_name
 from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.policies.choices import Choices
 from scheduler.core.residency.service_turns import KIND, times_of
@@ -48,12 +49,21 @@ def with_restores(
     before: Counter[str] = Counter()
     found = []
     for live, each in zip(lives, choices, strict=True):
-        service = live.needs.resident
-        if service:
+        if state.residency.count_of(live.action, live.pool, each.units) is not None:
+            each = each.capped(live.needs.key_amount)
+        if service := _charged(state, live):
             each = each.delayed(_added(state, ledger, service, each.units, before[service]))
             before[service] += 1
         found.append(each)
     return found
+
+
+def _charged(state: State, live: LiveAction) -> str | None:
+    """Return the service whose restore is charged to ``live``; None where none is."""
+    call = live.action.call
+    if call is None or not policy_of(state, live.pool).charges_restores:
+        return None
+    return service_name(call.target)
 
 
 def may_widen(state: State, live: LiveAction) -> bool:
@@ -63,6 +73,7 @@ def may_widen(state: State, live: LiveAction) -> bool:
         counts is not None
         and policy_of(state, live.pool).caps_grants
         and counts[-1] > live.needs.key_amount
+        and state.residency.count_of(live.action, live.pool, counts) is None
     )
 
 

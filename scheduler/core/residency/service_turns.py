@@ -9,10 +9,12 @@ without `takes_turns` serve calls by arrival.
 Rules
 1. Among calls of equal priority: overdue ones, then those whose service is cached on a free chunk, then
    all others; each class by arrival. Actions that need GPUs without a service are among the others.
-2. A call is overdue after `OVERDUE_ROUNDS` rounds. A round is one restore and one call, as measured
-   for its service, for each service with waiting calls, divided by the chunks.
-3. So later calls overtake an earlier one for at most `OVERDUE_ROUNDS` · ⌈services / chunks⌉ ·
-   (restore + call), and one call more, until a chunk is free.
+2. A call is overdue after `OVERDUE_ROUNDS` rounds. A round is one restore, as measured for its service, for
+   each service with waiting calls, and all waiting calls, at least one for each of these services, divided by
+   the chunks. With a limit that does not follow the queue all calls of a crowd become overdue; then nearly each
+   needs a restore, and the queue grows although the chunks would suffice.
+3. So later calls overtake an earlier one for at most `OVERDUE_ROUNDS` rounds, and one call more, until a
+   chunk is free.
 4. Services for which no call waits are evicted first.
 5. A service that works already is restored onto one more chunk only when its queue, divided by the
    chunks it has, would take longer than a number of restores: `PATIENCE_RESTORES` divided by the
@@ -38,7 +40,7 @@ from domain.allocation import Allocation
 from domain.chunks import level_of
 from domain.events import ActionFinished
 from domain.ids import ResourceId, node_resource
-from domain.resources import MILLI
+from domain.resources import MILLI, UnitSet
 from domain.services import service_name
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.policy import NO_PREFERENCE, Rank, ResidentSeat, RestoreTimes
@@ -75,10 +77,18 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
     if state.now - live.submitted_at > overdue_seconds(state, key):
         return priority, _OVERDUE, arrival
     nodes = (node.name for node in state.supply.nodes_of(key.pool))
-    service, counts = key.needs.resident, live.action.cost[KIND]
+    service, counts = key.needs.resident, counts_of(state, live)
     cached = bool(service) and any(is_cached(state, node, service, counts) for node in nodes)
     can_start = cached or open_seat(state, key, live) is not None
     return priority, _CACHED if can_start else OTHERS, arrival
+
+
+def counts_of(state: State, live: LiveAction) -> UnitSet:
+    """Return the counts of GPUs that the call ``live`` may get: one where they are steady."""
+    counts = live.action.cost[KIND]
+    if len(counts) > 1 and state.residency.count_of(live.action, live.pool, counts) is not None:
+        return (live.needs.key_amount,)
+    return counts
 
 
 def seats_of(state: State, service: str) -> int:
@@ -112,9 +122,15 @@ def overdue_seconds(state: State, key: QueueKey) -> float:
     ledgers = [resident[resource] for resource in resources if resource in resident]
     wanted = {service for ledger in ledgers for service in ledger.wanted}
     chunks = sum(ledger.capacity // max(1, key.needs.key_amount) for ledger in ledgers)
-    rounds = OVERDUE_ROUNDS * ceil(max(1, len(wanted)) / max(1, chunks))
     known = times_of(state, key.needs.resident)
-    return rounds * (known.restore_seconds + known.call_seconds)
+    rounds = ceil(max(1, len(wanted)) / max(1, chunks))
+    once = rounds * (known.restore_seconds + known.call_seconds)
+    queues = state.queues.active.items()
+    waiting = sum(
+        each.size for other, each in queues if other.pool == key.pool and other.needs.resident
+    )
+    whole = rounds * known.restore_seconds + waiting * known.call_seconds / max(1, chunks)
+    return OVERDUE_ROUNDS * max(once, whole)
 
 
 def is_cached(state: State, node: str, service: str, counts: Iterable[int]) -> bool:
@@ -135,7 +151,7 @@ def waits_for_chunk(state: State, queue: WaitQueue) -> ResourceId | None:
         ledger = state.supply.resident.get(resource)
         if ledger is None or not state.supply.usable(node):
             continue
-        if is_cached(state, node.name, service, head.action.cost[KIND]):
+        if is_cached(state, node.name, service, counts_of(state, head)):
             return None
         free += ledger.free // max(1, queue.key.needs.key_amount)
         wanted |= ledger.wanted

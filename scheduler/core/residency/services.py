@@ -12,7 +12,7 @@ Rules
 6. An eager service is prepared in host memory on every feasible chunk when a node joins or the
    service is declared (paper §5.3), without GPU memory, as far as host memory suffices.
 
-`service_turns` decides the order of calls, `placement` the node, `restore_costs` the count, and
+`service_turns` decides the order of calls, `placement` the node, `steady_counts` or `restore_costs` the count, and
 `prefetch` what is restored before it is called. `parallelism` chooses the degree of services that a selector steers.
 """
 
@@ -42,6 +42,7 @@ from scheduler.core.residency import (
     restore_costs,
     selector_handlers,
     service_turns,
+    steady_counts,
 )
 from scheduler.core.residency.narrowing import narrow
 from scheduler.core.residency.policy import Rank, ResidencyPolicy, ResidentSeat
@@ -80,6 +81,12 @@ class ServiceResidency(ResidencyPolicy):
         counts = [count for count in action.cost[KIND] if count >= needs.key_amount]
         sizes = (service.memory_bytes(-(-count // MILLI)) for count in counts)
         return needs._replace(unit_memory_bytes=max(sizes, default=0))
+
+    def count_of(self, action: Action, pool: str, counts: UnitSet) -> int | None:
+        """Return the steady count for an elastic call (`steady_counts`)."""
+        if action.call is None or KIND not in action.cost:
+            return None
+        return steady_counts.count_of(self._state, action, pool, counts)
 
     def begin_cycle(self) -> None:
         """Tell ledgers for which services calls wait: they are evicted last."""
@@ -237,7 +244,10 @@ class ServiceResidency(ResidencyPolicy):
         self, action: Action, pool: str, decisions: list[Decision]
     ) -> tuple[Action, UnitSet]:
         """Let a call of a steered service have the selected count (`narrowing`)."""
-        return selector_handlers.arrived(self._state, action, pool, decisions)
+        state = self._state
+        if action.call is not None and steady_counts.is_steady(state, pool):
+            steady_counts.follow(state, action, pool)
+        return selector_handlers.arrived(state, action, pool, decisions)
 
     def on_requeued(self, live: LiveAction) -> None:
         """Let a call have the count that is selected now."""

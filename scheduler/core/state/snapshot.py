@@ -15,7 +15,7 @@ from domain.fleets import fleet_of
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
-from scheduler.core.residency.policy import RestoreTimes
+from scheduler.core.residency.policy import RestoreTimes, SteadyCount
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.critical_paths import DelayAccount, TaskPace
@@ -66,6 +66,7 @@ class Snapshot(msgspec.Struct):
     hosting: dict[ResourceId, bytes] = {}
     paces: dict[str, RestoreTimes] = {}
     ahead: set[str] = set()
+    steady: dict[str, SteadyCount] = {}
     steering: dict[str, TaskSettings] = {}
     merging: CallCoalescing = msgspec.field(default_factory=CallCoalescing)
     pinched: set[ResourceId] = set()
@@ -102,6 +103,7 @@ def dump(machine: Machine) -> bytes:
             pacing=state.timers.pacing,
             paces=state.residency.memory.times,
             ahead=state.residency.memory.prefetched,
+            steady=state.residency.memory.steady,
             pinched=state.sharing.limited,
             hosting={r: ledger.remember() for r, ledger in state.supply.resident.items()},
             seated={r: ledger.remember() for r, ledger in state.supply.seated.items()},
@@ -192,6 +194,7 @@ def _restore_ledgers(state: State, snapshot: Snapshot) -> None:
         state.supply.resident[resource].recall(memory)
     kept = state.residency.memory
     kept.times, kept.prefetched = snapshot.paces, snapshot.ahead
+    kept.steady = snapshot.steady
     kept.selectors.recall(snapshot.selectors)
 
 

@@ -17,6 +17,7 @@ from domain.ids import ActionId, ResourceId
 from domain.inventory import PoolConfig
 from domain.resources import MILLI
 from managers.gpu.ledger import ChunkLedger
+from scheduler.core.policies.registry import policy_named
 from scheduler.core.residency.policy import RestoreTimes
 from scheduler.core.residency.restore_costs import done_seconds, restore_seconds, with_restores
 from scheduler.core.residency.service_turns import times_of
@@ -140,10 +141,21 @@ def test_the_paper_fills_one_node_after_the_other():
     assert {grant.node for grant in grants.values()} == {"n1"}
 
 
-@pytest.mark.parametrize(("seconds", "gpus"), [(0.1, 8), (10.0, 4)])
-def test_a_call_gets_more_gpus_than_its_service_is_cached_on_when_that_is_sooner(seconds, gpus):
+@pytest.mark.parametrize(
+    ("policy", "seconds", "gpus"),
+    [
+        ("malleable", 0.1, 8),
+        ("malleable", 10.0, 4),
+        ("paper", 0.1, 8),
+        ("paper", 10.0, 4),
+        ("paper(free restores)", 10.0, 8),
+    ],
+)
+def test_a_call_gets_more_gpus_than_its_service_is_cached_on_when_that_is_sooner(
+    policy, seconds, gpus
+):
     """On four GPUs 2.3 s, on eight 1.4 s: worth a restore of 0.1 s, and not one of 10 s."""
-    pool = Pool()
+    pool = Pool(policy=policy)
     assert gpus_of(pool.submit(a_wide_call("1", "a"), a_wide_call("2", "b"))) == {"1": 4, "2": 4}
     pool.end("1")
     pool.end("2")
@@ -203,6 +215,42 @@ def test_a_cached_chunk_serves_one_call_at_a_time():
 def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
     """Draw who is called, and how many of those that run end before."""
     return draw(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3)), max_size=12))
+
+
+@given(history=histories())
+@settings(max_examples=by_tier(10, 40, 400), deadline=None)
+def test_the_paper_decides_as_with_free_restores_where_restores_take_no_time(
+    history: list[tuple[str, int]],
+) -> None:
+    charged, free = Pool(policy="paper"), Pool(policy="paper(free restores)")
+    running: list[str] = []
+    for pool in (charged, free):
+        for name in NAMES:
+            pool.restores_take(name, 0.0)
+    for number, (name, ends) in enumerate(history):
+        for _ in range(min(ends, len(running))):
+            first = running.pop(0)
+            charged.end(first)
+            free.end(first)
+        call = a_wide_call(f"h{number}", name)
+        granted = charged.submit(call)
+        assert granted == free.submit(call)
+        running += granted
+
+
+def test_the_paper_charges_restores_except_where_a_free_chunk_caches_the_service():
+    pool = Pool(policy="paper")
+    pool.submit(a_wide_call("1", "a"))
+    pool.end("1", restored_in=5.0)
+    state, live = pool.machine.state, pool.waiting("x", "a")
+    plain = choices_of(state, live)
+
+    for policy, added in (("paper", [5.0, 5.0, 0.0]), ("paper(free restores)", [0.0, 0.0, 0.0])):
+        state.pools.policies["default"] = policy_named(policy)
+        (call,) = with_restores(state, ResourceId("gpu:n1"), [live], [plain])
+        assert call.seconds == pytest.approx(
+            [before + more for before, more in zip(plain.seconds, added, strict=True)]
+        )
 
 
 @given(

@@ -8,7 +8,7 @@ from domain.action import Outcome
 from domain.decisions import Grant
 from domain.events import ActionFinished, ActionSubmitted, ChunkReport, NodeLost, TimeAdvanced
 from domain.ids import ActionId
-from scheduler.core.residency.service_turns import overdue_seconds
+from scheduler.core.residency.service_turns import OVERDUE_ROUNDS, overdue_seconds
 from scheduler.core.state import snapshot
 from scheduler.core.state.invariants import check
 from scheduler.runtime.rendering import wait_details
@@ -57,7 +57,16 @@ def test_the_more_services_are_waited_for_the_later_is_anybody_overdue() -> None
     other.submit(a_call("a1", "a"), a_call("d1", "d"))
     other.submit(a_call("b1", "b"), a_call("c1", "c"))
 
-    assert overdue(other, "b1") == two / 2, "two services wait for two chunks, not for one"
+    assert overdue(other, "b1") == two / 2.5, "two calls wait for two chunks, not four for one"
+
+
+def test_the_more_calls_wait_the_later_is_a_call_overdue() -> None:
+    """Else all are overdue in a crowd, and each call in turn needs a restore."""
+    play = a_play()
+    few = overdue(play, "b1")
+    play.submit(*(a_call(f"b{number}", "b") for number in range(2, 22)))
+
+    assert overdue(play, "b1") == few + OVERDUE_ROUNDS * 20
 
 
 def test_an_action_with_its_own_program_is_overdue_at_last() -> None:

@@ -12,6 +12,7 @@ from scheduler.core.policies.registry import policy_named
     "name",
     [
         "paper",
+        "paper(free restores)",
         "minimum",
         "fixed(4)",
         "balanced",
@@ -36,7 +37,9 @@ def test_a_policy_says_the_name_it_was_asked_for_by(name):
         "fixed(-1)",
         "fixed(4",
         "makespan(101)",
-        "paper(5)",
+        "fixed(k)",
+        "paper(2)",
+        "paper(free)",
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(name):

@@ -142,7 +142,7 @@ COSTS = st.dictionaries(
 @given(
     st.lists(st.tuples(COSTS, st.none() | st.floats(0.1, 20.0)), max_size=8),
     st.tuples(st.integers(-1, 9), st.integers(-1, 9), st.integers(-1, 9)),
-    st.sampled_from(["paper", "minimum", "fixed(2)", "balanced"]),
+    st.sampled_from(["paper", "paper(free restores)", "minimum", "fixed(2)", "balanced"]),
 )
 def test_no_plan_grants_more_than_is_free_or_an_infeasible_count(actions, free, policy):
     some = [

@@ -5,10 +5,23 @@ from __future__ import annotations
 import pytest
 
 from domain.errors import InvalidRequest
+from simulator.gpu_sweep import GpuCell, GpuRow, geometric, gpu_cells, gpu_sweep, worse_on_gpus
+from simulator.llm_trace import make_requests
 from simulator.sweep import Cell, Row, cells, shortened, sweep, worse
 from simulator.traces import make_recordings
+from simulator.workloads.mopd import Mopd
 
 CELL = Cell(1, 4, 2.0, "light")
+
+
+def acts_of(workload):
+    """Return the actions that a workload of single calls submits."""
+    found = []
+    for trajectory in next(iter(workload.steps())):
+        program = trajectory.program()
+        next(program)
+        found.append(program.send(None))
+    return found
 
 
 def a_row(**act_seconds: float) -> Row:
@@ -67,3 +80,70 @@ def test_cells_simulated_at_once_are_those_simulated_one_by_one():
     grid = [CELL, Cell(1, 4, 0.5, "light"), Cell(2, 2, 1.0, "heavy")]
 
     assert sweep(recordings, grid, ["minimum"], jobs=2) == sweep(recordings, grid, ["minimum"])
+
+
+GPU_CELL = GpuCell(call_seconds=1.0, gpus=2, load=0.5, seeds=3, calls=8)
+
+
+def a_gpu_row(**act_seconds: list[float]) -> GpuRow:
+    return GpuRow(GPU_CELL, act_seconds)
+
+
+def test_a_ratio_on_gpus_pairs_the_seeds_of_the_best_rival():
+    row = a_gpu_row(mine=[1.1, 2.2, 4.4], other=[1.0, 2.0, 4.0], slow=[9.0, 9.0, 9.0])
+
+    ratio = row.ratio("mine", ["other", "slow"])
+
+    assert row.best(["other", "slow"]) == "other"
+    assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((1.1, 1.1, 1.1))
+
+
+def test_an_interval_of_ratios_is_that_of_student():
+    """Logarithms 0 and 2 x: mean x, deviation x · √2, half of the interval 12.706 · x."""
+    ratio = geometric([1.0, 1.21])
+
+    assert ratio.mean == pytest.approx(1.1)
+    assert ratio.low == pytest.approx(1.1 ** (1 - 12.706))
+    assert ratio.high == pytest.approx(1.1 ** (1 + 12.706))
+    alone = geometric([2.0])
+    assert alone.mean == pytest.approx(2.0)
+    assert (alone.low, alone.high) == (0.0, float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("mine", "is_worse"),
+    [
+        ([1.01, 1.01, 1.01], False),
+        ([1.03, 1.04, 1.05], True),
+        ([0.7, 1.0, 1.7], False),
+        ([0.5, 0.5, 0.5], False),
+    ],
+    ids=["within the limit", "beyond it", "seeds disagree", "better"],
+)
+def test_a_cell_on_gpus_is_worse_beyond_the_limit_where_seeds_agree(mine, is_worse):
+    row = a_gpu_row(mine=mine, other=[1.0, 1.0, 1.0])
+
+    assert [each for each, _ in worse_on_gpus([row], "mine", ["other"])] == [row] * is_worse
+
+
+def test_a_sweep_on_gpus_measures_every_policy_with_every_seed():
+    assert len({*gpu_cells()}) == len(gpu_cells()) > 10
+    requests = make_requests(20, 0)
+    reported: list[GpuRow] = []
+
+    (row,) = gpu_sweep(requests, [GPU_CELL], ["minimum", "fixed(2)"], done=reported.append)
+
+    assert reported == [row]
+    assert len(row.act_seconds["minimum"]) == GPU_CELL.seeds
+    assert row.act_seconds["minimum"] == row.act_seconds["fixed(2)"]
+
+
+def test_calls_of_a_gpu_cell_bring_its_load():
+    requests = make_requests(40, 0)
+    scene = GpuCell(1.0, 8, 0.5, calls=40).scene(requests, seed=0)
+
+    seconds = [act.work.base_seconds for act in acts_of(scene.workload)]
+
+    assert sum(seconds) / len(seconds) == pytest.approx(1.0)
+    assert isinstance(scene.workload, Mopd)
+    assert scene.workload.rollout_seconds == pytest.approx(40 / (0.5 * 8))
