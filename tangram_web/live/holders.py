@@ -28,7 +28,7 @@ MAX_CORES: Final = 400
 REBUILD_SECONDS: Final = 1.0
 
 
-class _Held(NamedTuple):
+class _UnitHolder(NamedTuple):
     """An action, and since when it holds."""
 
     action: OpenAction
@@ -54,7 +54,7 @@ class Holders:
 
     def __init__(self) -> None:
         self.revision = 0
-        self._nodes: dict[str, OrderedDict[ActionId, _Held]] = {}
+        self._nodes: dict[str, OrderedDict[ActionId, _UnitHolder]] = {}
         self._changed = False
         self._built_at = float("-inf")
         self._rows: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ class Holders:
     def add(self, action: OpenAction, at: float) -> None:
         """Add an action that holds numbered units since ``at``."""
         if action.node is not None and any(held.units for held in action.allocations):
-            self._nodes.setdefault(action.node, OrderedDict())[action.id] = _Held(action, at)
+            self._nodes.setdefault(action.node, OrderedDict())[action.id] = _UnitHolder(action, at)
             self._changed = True
 
     def remove(self, action: OpenAction) -> None:
@@ -76,7 +76,7 @@ class Holders:
         own = Holders()
         for name, held in self._nodes.items():
             among = OrderedDict(
-                (id_, _Held(actions.by_id[id_], since))
+                (id_, _UnitHolder(actions.by_id[id_], since))
                 for id_, (_, since) in held.items()
                 if id_ in actions.by_id
             )
@@ -116,21 +116,24 @@ class Holders:
 
     def _listed(self, at: float) -> set[ActionId]:
         """Return the actions that a frame lists."""
-        gpus: list[_Held] = []
-        cores: list[_Held] = []
+        gpus: list[_UnitHolder] = []
+        cores: list[_UnitHolder] = []
         for each in self._each():
             (gpus if each.holds_gpus else cores).append(each)
         if len(cores) > MAX_CORES:
             cores = nlargest(MAX_CORES, cores, key=lambda each: each.unit_seconds(at))
         return {each.action.id for each in (*gpus, *cores)}
 
-    def _each(self) -> Iterator[_Held]:
+    def _each(self) -> Iterator[_UnitHolder]:
         for held in self._nodes.values():
             yield from held.values()
 
     @staticmethod
     def _row(
-        name: str, held: OrderedDict[ActionId, _Held], listed: set[ActionId], wall_offset: float
+        name: str,
+        held: OrderedDict[ActionId, _UnitHolder],
+        listed: set[ActionId],
+        wall_offset: float,
     ) -> dict[str, Any]:
         shown = [each for id_, each in held.items() if id_ in listed]
         return {
@@ -145,7 +148,7 @@ class Holders:
         }
 
 
-def _exclusive(held: OrderedDict[ActionId, _Held]) -> dict[str, float]:
+def _exclusive(held: OrderedDict[ActionId, _UnitHolder]) -> dict[str, float]:
     """Return kind → units that single actions have for themselves, listed or not."""
     found: Counter[str] = Counter()
     for action, _ in held.values():

@@ -45,7 +45,7 @@ def test_a_policy_says_the_name_it_was_asked_for_by(name):
 def test_an_unknown_name_is_refused_with_the_known_ones(name):
     with pytest.raises(
         InvalidRequest,
-        match=r"known are balanced, fixed\(k\), makespan, makespan\(p\), malleable, minimum, paper, weighted",
+        match=r"known are balanced, fixed\(k\), makespan, makespan\(p\), malleable, minimum, paper, paper\(free restores\), weighted",
     ):
         policy_named(name)
 
