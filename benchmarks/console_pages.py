@@ -6,7 +6,7 @@
 
 A missed goal (`console_goals`) is exit code 1. Databases, scheduler, nodes, web process and Chromium are real. The rows of
 ``trace`` are made up (`benchmarks.million`); for the other parts real commands run for ``--load-seconds``,
-then leases hold all cores and actions wait.
+then leases hold all cores and actions wait, while calls that need no core go on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.console_effects import API, API_UNITS, DECLARED, METERED, TASK, measure_effects
@@ -166,6 +167,25 @@ def hold(ask: Callable[[str, str, object], Any]) -> list[str]:
     raise SystemExit("the actions that wait are not in the rows")
 
 
+@contextmanager
+def trickle(ask: Callable[[str, str, object], Any]) -> Iterator[None]:
+    """Let calls that need no core go on: an effect is simulated from the actions of the last minute."""
+    call = {"task": "load", "kind": "noop", "cost": {METERED: 1}}
+    ended = Event()
+
+    def send() -> None:
+        while not ended.wait(1.0):
+            ask("POST", "/api/v1/actions/batch", {"actions": [call] * 2})
+
+    sender = Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        sender.join()
+
+
 def measure_live(parts: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """Measure effects and figures on one system, after the load has stopped."""
     from tests.faults.system import System
@@ -187,9 +207,10 @@ def measure_live(parts: Sequence[str], options: argparse.Namespace) -> dict[str,
                 if "figures" in parts:
                     found["figures"] = {"actions": sent, **compared(page, access["url"])}
                 if "effects" in parts:
-                    found["effects"] = measure_effects(
-                        page, access["url"], ask, waiting, options.times
-                    )
+                    with trickle(ask):
+                        found["effects"] = measure_effects(
+                            page, access["url"], ask, waiting, options.times
+                        )
         finally:
             system.stop()
     return found

@@ -1,5 +1,5 @@
 /**
- * `<tg-trace source="/trace/….json">`: a Chrome trace in place. A row for each trajectory, its
+ * `<tg-trace source="/trace/…?form=rows">`: a trace in place. A row for each trajectory, its
  * actions above their phases. Wheel or `+` and `-` zoom, dragging or the arrows move, a click or
  * Enter selects; a table has the same content.
  * @module
@@ -92,8 +92,8 @@ export class TgTrace extends HTMLElement {
     this.#seconds = Math.max(seconds, 1e-6);
     this.#span = this.#remembered();
     const count = rows.reduce((sum, row) => sum + (row.depth ? 0 : row.slices.length), 0);
-    const cut = trace.otherData?.cut ? `, the first ${trace.otherData.most_actions} of more` : "";
-    const start = trace.otherData?.start ? ` from ${trace.otherData.start}` : "";
+    const cut = trace.cut ? `, the first ${trace.most_actions} of more` : "";
+    const start = trace.start ? ` from ${trace.start}` : "";
     this.#said.textContent = count
       ? `${format.count(count)} actions over ${format.duration(seconds)}${start}${cut}`
       : "No action was submitted in that time.";

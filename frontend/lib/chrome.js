@@ -3,6 +3,7 @@
  * @module
  */
 
+import { regularly } from "./animation_loop.js";
 import { bind, bindFilter, known } from "./keys.js";
 import { open } from "./palette.js";
 import "./rows.js";
@@ -57,9 +58,9 @@ for (const dialog of document.querySelectorAll("dialog")) {
 }
 
 const clock = document.getElementById("utc");
-setInterval(() => {
+regularly(() => {
   if (clock && !document.hidden) clock.textContent = new Date().toISOString().slice(11, 19);
-}, 1000);
+}, 1);
 
 // After every module has read the server's markup: this changes attributes of it.
 queueMicrotask(() => reach(document));

@@ -3,6 +3,7 @@
  * @module
  */
 
+import { regularly } from "./animation_loop.js";
 import { decode } from "../vendor/msgpack-3.1.3/decode.mjs";
 
 /**
@@ -30,6 +31,8 @@ export class Live extends EventTarget {
   #heardAt = 0;
   /** @type {number[]} */
   #arrivals = [];
+  /** Frames to deliver. @type {Frame[]} */
+  #due = [];
 
   /**
    * @param {string} path @param {number} hz frames a second, at most
@@ -41,7 +44,7 @@ export class Live extends EventTarget {
     this.project = project;
     this.hz = hz;
     document.addEventListener("visibilitychange", () => this.#ask());
-    setInterval(() => this.#changed(), 1000);
+    regularly(() => this.#due.length ? this.#deliver() : this.#changed(), 0.5);
   }
 
   /** @param {string} topic @param {(frame: Frame) => void} take */
@@ -66,6 +69,7 @@ export class Live extends EventTarget {
 
   set paused(paused) {
     this.#paused = paused;
+    if (paused) this.#deliver();
     this.#ask();
     this.#changed();
   }
@@ -126,7 +130,15 @@ export class Live extends EventTarget {
     this.#newest.set(frame.topic, frame.seq);
     this.#heardAt = performance.now();
     this.#arrivals.push(this.#heardAt);
-    this.#topics.get(frame.topic)?.(frame);
+    this.#due.push(frame);
+    if (frame.snapshot) this.#deliver(); // the page waits for it
+  }
+
+  /** Hand all due frames to those that follow their topics: more often than a person reads, nothing is drawn. */
+  #deliver() {
+    const due = this.#due;
+    this.#due = [];
+    for (const frame of due) this.#topics.get(frame.topic)?.(frame);
     this.#changed();
   }
 

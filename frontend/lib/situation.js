@@ -4,6 +4,7 @@
  * @module
  */
 
+import { regularly } from "./animation_loop.js";
 import * as format from "./format.js";
 
 /**
@@ -84,5 +85,5 @@ function write(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
-setInterval(showAges, 1000);
+regularly(showAges, 1);
 showAges();

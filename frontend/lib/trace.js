@@ -1,65 +1,49 @@
 /**
- * A Chrome trace as rows of slices, for `tg-trace`. Without DOM.
+ * A trace as rows of slices, for `tg-trace`. Without DOM.
  * @module
  */
 
 /**
- * @typedef {{ ph: string, name: string, cat?: string, ts: number, dur: number, pid: number,
- *             tid: number, args?: Record<string, any> }} TraceEvent
+ * An action: index of its thread, title, submission and duration in seconds, seconds of its phases, id, state, outcome, units, node.
+ * @typedef {[number, string, number, number, number, number, number, string, string, string | null, any, string | null]} Traced
+ * @typedef {{ start: string | null, most_actions: number, cut: boolean, processes: string[], threads: [number, string][],
+ *             actions: Traced[] }} Trace  see tangram_web/dashboard/trace_rows.py
  * @typedef {{ name: string, kind: string, at: number, seconds: number, row: Row,
  *             args: Record<string, any> }} Slice  `at`: seconds from the beginning of the trace
  * @typedef {{ process: string, thread: string, depth: number, slices: Slice[] }} Row
  */
 
-/** @param {{ traceEvents: TraceEvent[] }} trace @returns {{ rows: Row[], seconds: number }} */
-export function read(trace) {
-  /** @type {Map<string, string>} */
-  const names = new Map();
-  /** @type {Map<string, Row>} */
-  const rows = new Map();
-  let seconds = 0;
-  for (const event of trace.traceEvents) {
-    if (event.ph === "M") names.set(`${event.pid}/${event.tid}`, String(event.args?.name ?? ""));
-    if (event.ph !== "X") continue;
-    const depth = event.cat === "phase" ? 1 : 0;
-    const row = rowOf(rows, names, event, depth);
-    const slice = {
-      name: String(event.name),
-      kind: event.cat === "phase" ? String(event.name) : "action",
-      at: event.ts / 1e6,
-      seconds: event.dur / 1e6,
-      row,
-      args: event.args ?? {},
-    };
-    row.slices.push(slice);
-    seconds = Math.max(seconds, slice.at + slice.seconds);
+const PHASES = ["queue", "overhead", "execution"];
+const NONE = Object.freeze({});
+
+/** @param {Trace} trace @returns {{ rows: Row[], seconds: number }} */
+export function read({ processes, threads, actions }) {
+  /** @type {[Row, Row][]} of actions, and of their phases */
+  const pairs = threads.map(([process, thread]) => [
+    { process: processes[process], thread, depth: 0, slices: [] },
+    { process: processes[process], thread, depth: 1, slices: [] },
+  ]);
+  let whole = 0;
+  for (const [thread, name, at, seconds, queue, overhead, execution, id, state, outcome, units, node] of actions) {
+    const [row, below] = pairs[thread];
+    row.slices.push({ name, kind: "action", at, seconds, row, args: { id, state, outcome, units, node } });
+    let begin = at;
+    [queue, overhead, execution].forEach((length, nth) => {
+      if (length) below.slices.push({ name: PHASES[nth], kind: PHASES[nth], at: begin, seconds: length, row: below, args: NONE });
+      begin += length;
+    });
+    whole = Math.max(whole, at + seconds);
   }
-  for (const { slices } of rows.values()) slices.sort((one, other) => one.at - other.at);
-  return { rows: [...rows.values()].sort(inOrder), seconds };
+  const rows = pairs.flat().filter(({ slices }) => slices.length);
+  for (const { slices } of rows) slices.sort((one, other) => one.at - other.at);
+  return { rows: rows.sort(inOrder), seconds: whole };
 }
 
-/**
- * @param {Map<string, Row>} rows @param {Map<string, string>} names @param {TraceEvent} event
- * @param {number} depth
- */
-function rowOf(rows, names, { pid, tid }, depth) {
-  const key = `${pid}/${tid}/${depth}`;
-  let row = rows.get(key);
-  if (!row) {
-    const process = names.get(`${pid}/0`) ?? `task ${pid}`;
-    row = { process, thread: names.get(`${pid}/${tid}`) ?? `lane ${tid}`, depth, slices: [] };
-    rows.set(key, row);
-  }
-  return row;
-}
+const { compare } = new Intl.Collator(undefined, { numeric: true });
 
 /** @param {Row} one @param {Row} other */
 function inOrder(one, other) {
-  return (
-    one.process.localeCompare(other.process) ||
-    one.thread.localeCompare(other.thread, undefined, { numeric: true }) ||
-    one.depth - other.depth
-  );
+  return compare(one.process, other.process) || compare(one.thread, other.thread) || one.depth - other.depth;
 }
 
 /**

@@ -45,29 +45,62 @@ def chrome_trace(records: Iterable[ActionRecord], now: datetime) -> Iterator[str
     yield f'],"otherData":{_encode(other).decode()}}}\n'
 
 
-class _Slices:
-    """The slices of actions, with the names of processes and threads before their first use."""
+class TracePlaces:
+    """A place for each action: its task is a process, its trajectory a thread of it, or a lane in which none overlap."""
 
     def __init__(self) -> None:
+        #: Project and task of each process, and process and name of each thread, in the order of their first actions.
+        self.processes: list[str] = []
+        self.threads: list[tuple[int, str]] = []
         self._tasks: dict[tuple[str, str], int] = {}
         self._threads: dict[tuple[int, str], int] = {}
         #: By process: when each lane of actions without a trajectory is free again.
         self._free: dict[int, list[tuple[datetime, int]]] = {}
+
+    def of(
+        self, project: str, task: str, trajectory: str | None, begin: datetime, end: datetime
+    ) -> int:
+        """Return the index of an action's thread."""
+        process = self._tasks.get((project, task))
+        if process is None:
+            process = self._tasks[project, task] = len(self.processes)
+            self.processes.append(f"{project}/{task}")
+        name = trajectory or self._lane(process, begin, end)
+        thread = self._threads.get((process, name))
+        if thread is None:
+            thread = self._threads[process, name] = len(self.threads)
+            self.threads.append((process, name))
+        return thread
+
+    def _lane(self, process: int, begin: datetime, end: datetime) -> str:
+        free = self._free.setdefault(process, [])
+        number = heapq.heappop(free)[1] if free and free[0][0] <= begin else len(free) + 1
+        heapq.heappush(free, (end, number))
+        return f"lane {number}"
+
+
+class _Slices:
+    """The slices of actions, with the names of processes and threads before their first use."""
+
+    def __init__(self) -> None:
+        self._places = TracePlaces()
+        #: How many processes and threads have their names.
+        self._processes = self._threads = 0
 
     def events_of(
         self, record: ActionRecord, start: datetime, now: datetime
     ) -> Iterator[dict[str, Any]]:
         """Yield an action's slices, after names that the trace does not have yet."""
         end = record.finished_at or now
-        task = (record.project, record.task)
-        pid = self._tasks.get(task)
-        if pid is None:
-            pid = self._tasks[task] = len(self._tasks) + 1
-            yield _named("process_name", pid, 0, f"{record.project}/{record.task}")
-        name = record.trajectory or self._lane(pid, record.submitted_at, end)
-        tid = self._threads.get((pid, name))
-        if tid is None:
-            tid = self._threads[pid, name] = len(self._threads) + 1
+        begin, places = record.submitted_at, self._places
+        thread = places.of(record.project, record.task, record.trajectory, begin, end)
+        process, name = places.threads[thread]
+        pid, tid = process + 1, thread + 1
+        if process == self._processes:
+            self._processes += 1
+            yield _named("process_name", pid, 0, places.processes[process])
+        if thread == self._threads:
+            self._threads += 1
             yield _named("thread_name", pid, tid, name)
         at = (record.submitted_at - start).total_seconds()
         whole = {"id": record.id, "state": record.state, "outcome": record.outcome,
@@ -79,12 +112,6 @@ class _Slices:
             if seconds:
                 yield _slice(phase, at, seconds, pid, tid)
                 at += seconds
-
-    def _lane(self, pid: int, begin: datetime, end: datetime) -> str:
-        free = self._free.setdefault(pid, [])
-        number = heapq.heappop(free)[1] if free and free[0][0] <= begin else len(free) + 1
-        heapq.heappush(free, (end, number))
-        return f"lane {number}"
 
 
 def _slice(

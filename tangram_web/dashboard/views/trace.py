@@ -1,13 +1,17 @@
-"""Traces: Chrome traces of an action, a trajectory or a stretch of time; as files and in a viewer."""
+"""Traces of an action, a trajectory or a stretch of time: a viewer, and Chrome traces as files.
+
+The same addresses answer with a Chrome trace and, with ``?form=rows``, with what the viewer reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from time import time
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
@@ -17,6 +21,7 @@ from tangram_web.dashboard.chrome_trace import MOST_ACTIONS, chrome_trace
 from tangram_web.dashboard.file_responses import streamed_file
 from tangram_web.dashboard.guards import refuse
 from tangram_web.dashboard.history_query import RANGES, span_of
+from tangram_web.dashboard.trace_rows import COLUMNS, trace_rows
 from tangram_web.live.access import Sight
 from tangram_web.records.models import ActionRecord
 
@@ -31,6 +36,8 @@ def action_trace(request: HttpRequest, sight: Sight, action_id: str) -> HttpResp
     record = selectors.action_record(sight, action_id)
     if record is None:
         return _missing(request, "action")
+    if _is_for_viewer(request):
+        return _rows([tuple(getattr(record, name) for name in COLUMNS)])
     return _file(request, [record], record.id)
 
 
@@ -40,7 +47,7 @@ def trajectory_trace(request: HttpRequest, sight: Sight, trajectory_key: str) ->
     if row is None:
         return _missing(request, "trajectory")
     rows = ActionRecord.objects.filter(project=row.project, trajectory=row.name)
-    return _file(request, _in_order(rows), _plain(row.name))
+    return _answer(request, rows, _plain(row.name))
 
 
 def window_trace(request: HttpRequest, sight: Sight) -> HttpResponse:
@@ -50,7 +57,7 @@ def window_trace(request: HttpRequest, sight: Sight) -> HttpResponse:
         return refuse(request, "No such range", f"{span}.", 400)
     first, last = (id_at(max(0, int(at * 1000)), bytes(8)) for at in span)
     rows = sight.of(ActionRecord.objects.filter(id__gte=first, id__lt=last))
-    return _file(request, _in_order(rows), "window")
+    return _answer(request, rows, "window")
 
 
 def viewer(request: HttpRequest, sight: Sight) -> dict[str, Any] | HttpResponse:
@@ -93,9 +100,23 @@ def _missing(request: HttpRequest, kind: str) -> HttpResponse:
     return refuse(request, f"No such {kind}", "It may be older than the retention.", 404)
 
 
-def _in_order(rows: Any) -> Iterator[ActionRecord]:
-    found = rows.defer("result", "spec", "metadata").order_by("id")[: MOST_ACTIONS + 1]
-    return iter(found.iterator(chunk_size=1000))
+def _answer(request: HttpRequest, rows: QuerySet[ActionRecord], name: str) -> HttpResponse:
+    found = rows.order_by("id")[: MOST_ACTIONS + 1]
+    if _is_for_viewer(request):
+        return _rows(found.values_list(*COLUMNS).iterator(chunk_size=5000))
+    records = found.defer("result", "spec", "metadata")
+    return _file(request, iter(records.iterator(chunk_size=1000)), name)
+
+
+def _is_for_viewer(request: HttpRequest) -> bool:
+    return request.GET.get("form") == "rows"
+
+
+def _rows(rows: Iterable[tuple[Any, ...]]) -> HttpResponse:
+    body = trace_rows(rows, datetime.now(UTC))
+    answer = HttpResponse(body, content_type="application/json")
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
 
 
 def _file(request: HttpRequest, records: Iterable[ActionRecord], name: str) -> HttpResponse:

@@ -14,7 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tangram_web.dashboard import chrome_trace
+from tangram_web.dashboard import chrome_trace, trace_rows
 from tangram_web.dashboard.views import export
 from tangram_web.dashboard.views.export import as_csv, as_json
 from tangram_web.records.models import ActionRecord, TrajectoryRecord
@@ -145,6 +145,7 @@ def test_a_trace_of_a_window_is_titled_by_its_range(browser: Client) -> None:
 
 def test_a_trace_that_is_cut_says_so(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chrome_trace, "MOST_ACTIONS", 2)
+    monkeypatch.setattr(trace_rows, "MOST_ACTIONS", 2)
     actions(3)
     ActionRecord.objects.update(project="default")
     TrajectoryRecord.objects.create(
@@ -155,14 +156,45 @@ def test_a_trace_that_is_cut_says_so(browser: Client, monkeypatch: pytest.Monkey
 
     assert trace["otherData"]["cut"] is True
     assert sum(event.get("cat") == "action" for event in trace["traceEvents"]) == 2
+    rows = browser.get("/trace/trajectories/default/t-1.json?form=rows").json()
+    assert (rows["cut"], len(rows["actions"])) == (True, 2)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("trajectory", ["t-1", None])
+def test_the_viewer_reads_the_slices_of_the_file(trajectory: str | None) -> None:
+    actions(4, trajectory=trajectory)
+    stored = ActionRecord.objects.order_by("id")
+
+    events = json.loads("".join(chrome_trace.chrome_trace(stored, NOW)))["traceEvents"]
+    rows = json.loads(trace_rows.trace_rows(stored.values_list(*trace_rows.COLUMNS), NOW))
+
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
+    expected = [
+        (names[e["pid"], 0], names[e["pid"], e["tid"]], e["name"], e["ts"] / 1e6, e["dur"] / 1e6)
+        for e in events if e["ph"] == "X"
+    ]  # fmt: skip
+    found = []
+    for thread, title, at, seconds, *phases in (each[:7] for each in rows["actions"]):
+        process, name = rows["threads"][thread]
+        place = (rows["processes"][process], name)
+        found.append((*place, title, at, seconds))
+        for phase, length in zip(("queue", "overhead", "execution"), phases, strict=True):
+            if length:
+                found.append((*place, phase, at, length))
+            at += length
+    assert found == expected != []
+    assert [each[7] for each in rows["actions"]] == [
+        e["args"]["id"] for e in events if "id" in e.get("args", {})
+    ]
 
 
 @pytest.mark.parametrize(
     ("asked", "source"),
     [
-        ("action=act_00000", "/trace/actions/act_00000.json"),
-        ("trajectory=p/t-1", "/trace/trajectories/p/t-1.json"),
-        ("range=60&to=1000", "/trace/window.json?range=60&amp;to=1000.000"),
+        ("action=act_00000", "/trace/actions/act_00000.json?form=rows"),
+        ("trajectory=p/t-1", "/trace/trajectories/p/t-1.json?form=rows"),
+        ("range=60&to=1000", "/trace/window.json?range=60&amp;to=1000.000&amp;form=rows"),
     ],
 )
 def test_a_trace_is_opened_in_place(browser: Client, asked: str, source: str) -> None:
