@@ -14,6 +14,7 @@ from tangram_web.compare.statistics import (
     BinnedSample,
     Difference,
     DifferenceFinding,
+    Resampling,
     Sample,
     difference_of_ratios,
     differences_of_quantiles,
@@ -77,6 +78,7 @@ class Comparison:
 
 def compare(a: SideRows, b: SideRows, *, seed: int = SEED) -> Comparison:
     """Return the comparison of two sides."""
+    resampling = Resampling(seed)
     paired = bool(a.window) and a.window == b.window and len(a) == len(b)
     if paired:
         both = ~(np.isnan(a.act) | np.isnan(b.act))
@@ -84,17 +86,17 @@ def compare(a: SideRows, b: SideRows, *, seed: int = SEED) -> Comparison:
     else:
         a, b = (_only(each, ~np.isnan(each.act)) for each in (a, b))
     found = [
-        Measure("ACT, mean", SECONDS, _means(a, b, "act", seed, paired)),
-        *_quantiles(a, b, seed, paired),
+        Measure("ACT, mean", SECONDS, _means(a, b, "act", resampling, paired)),
+        *_quantiles(a, b, resampling, paired),
         *(
-            Measure(f"{phase.capitalize()}, mean", SECONDS, _means(a, b, phase, seed, paired))
+            Measure(f"{phase.capitalize()}, mean", SECONDS, _means(a, b, phase, resampling, paired))
             for phase in PHASES
         ),
     ]
     if not (a.binned or b.binned):
         totals = [_trajectories(side) for side in (a, b)]
-        each = difference_of_ratios(totals[0], totals[1], seed=seed, paired=paired)
-        found += [Measure("Trajectory, mean", SECONDS, each), *_rest(a, b, seed, paired)]
+        each = difference_of_ratios(totals[0], totals[1], resampling, paired=paired)
+        found += [Measure("Trajectory, mean", SECONDS, each), *_rest(a, b, resampling, paired)]
     return Comparison(a, b, tuple(found), paired)
 
 
@@ -164,13 +166,15 @@ def _sample(side: SideRows, column: str) -> Sample:
     return Sample(getattr(side, column), side.trajectory)
 
 
-def _means(a: SideRows, b: SideRows, column: str, seed: int, paired: bool) -> Difference:
-    return difference_of_ratios(_sample(a, column), _sample(b, column), seed=seed, paired=paired)
+def _means(
+    a: SideRows, b: SideRows, column: str, resampling: Resampling, paired: bool
+) -> Difference:
+    return difference_of_ratios(_sample(a, column), _sample(b, column), resampling, paired=paired)
 
 
-def _quantiles(a: SideRows, b: SideRows, seed: int, paired: bool) -> list[Measure]:
+def _quantiles(a: SideRows, b: SideRows, resampling: Resampling, paired: bool) -> list[Measure]:
     found = differences_of_quantiles(
-        _sample(a, "act"), _sample(b, "act"), list(_SHARES.values()), seed=seed, paired=paired
+        _sample(a, "act"), _sample(b, "act"), list(_SHARES.values()), resampling, paired=paired
     )
     return [
         Measure(f"ACT, {name}", SECONDS, each) for name, each in zip(_SHARES, found, strict=True)
@@ -184,25 +188,25 @@ def _trajectories(side: SideRows) -> Sample:
     return Sample(np.bincount(side.trajectory, side.act).astype(np.float64))
 
 
-def _rest(a: SideRows, b: SideRows, seed: int, paired: bool) -> list[Measure]:
+def _rest(a: SideRows, b: SideRows, resampling: Resampling, paired: bool) -> list[Measure]:
     """Return the measures that not every side has."""
     found = []
     if len(a.granted) and len(b.granted):
-        each = _means(a, b, "granted", seed, paired)
+        each = _means(a, b, "granted", resampling, paired)
         found.append(Measure("Core-hours granted per 1,000 actions", CORE_HOURS, each))
     if all(len(side.measured) and not np.isnan(side.measured).all() for side in (a, b)):
         used = [_known(side) for side in (a, b)]
-        each = difference_of_ratios(used[0], used[1], seed=seed)
+        each = difference_of_ratios(used[0], used[1], resampling)
         found.append(Measure("Core-hours measured per 1,000 actions", CORE_HOURS, each))
     if all(len(side.begun) and side.granted.any() for side in (a, b)):
-        each = difference_of_ratios(_saved(a), _saved(b), seed=seed)
+        each = difference_of_ratios(_saved(a), _saved(b), resampling)
         found.append(Measure("Saved of a reservation", SHARE, each, Better.HIGHER))
     if len(a.failed) and len(b.failed):
         for name, part in (("Exit code not 0", "failed"), ("Not completed", "incomplete")):
-            each = _means(a, b, part, seed, paired)
+            each = _means(a, b, part, resampling, paired)
             found.append(Measure(name, SHARE, each))
     if len(a.begun) and len(b.begun):
-        each = difference_of_ratios(_throughput(a), _throughput(b), seed=seed)
+        each = difference_of_ratios(_throughput(a), _throughput(b), resampling)
         found.append(Measure("Actions completed per minute", PER_MINUTE, each, Better.HIGHER))
     return found
 

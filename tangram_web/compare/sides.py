@@ -39,7 +39,7 @@ from tangram_web.records.models import ActionRecord, TaskRecord
 from tangram_web.simulations.models import Simulation
 
 #: Rows that are read of one side.
-MOST_ROWS: Final = 10_000
+MOST_ROWS: Final = 5_000
 KINDS: Final = ("task", "range", "revision", "simulation", "measured")
 _COLUMNS: Final = (
     "queue", "overhead", "execution", "granted", "measured", "failed", "incomplete", "begun", "ended",

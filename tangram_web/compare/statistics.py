@@ -8,7 +8,8 @@ Rules
 1. A difference is side B less side A. Swapping the sides turns the sign of the difference and of its interval: draws
    belong to a sample by its content, not by its side.
 2. Quantiles are by nearest rank, as on all pages.
-3. With fewer than `LEAST_GROUPS` groups on a side there is no interval, and no finding.
+3. Samples of the same number of groups have the same draws, in whichever measure: a `Resampling` makes them once.
+4. With fewer than `LEAST_GROUPS` groups on a side there is no interval, and no finding.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Column = NDArray[np.float64]
-Weights = NDArray[np.int64]
+Weights = NDArray[np.integer[Any]]
 
 RESAMPLES: Final = 1_000
 LEVEL: Final = 0.95
@@ -100,9 +101,17 @@ class Sample:
         parts = (self.values, self.groups, self.per)
         return sha256(b"".join(part.tobytes() for part in parts)).digest()
 
+    @property
+    def shape(self) -> bytes:
+        """What its draws depend on, beside the random stream."""
+        return str(self.size).encode()
+
     def draws(self, generator: np.random.Generator, count: int) -> Weights:
         """Return how often each group is drawn, for ``count`` resamples."""
-        return generator.multinomial(self.size, np.full(self.size, 1.0 / self.size), size=count)
+        drawn = generator.integers(0, self.size, (count, self.size))
+        drawn += np.arange(0, count * self.size, self.size)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=count * self.size).reshape(count, self.size)
+        return times.astype(np.uint8 if times.max(initial=0) < 256 else np.int64)
 
     def ratio(self) -> float:
         """Return the mean, or the ratio of the sums."""
@@ -113,8 +122,9 @@ class Sample:
         """Return the mean, or the ratio, of each resample."""
         sums = np.bincount(self.groups, self.values, self.size)
         pers = np.bincount(self.groups, self.per, self.size)
-        total = draws @ pers
-        found: Column = np.divide(draws @ sums, total, out=np.zeros(len(draws)), where=total > 0)
+        both = draws.astype(np.float64) @ np.column_stack((sums, pers))
+        total = both[:, 1]
+        found: Column = np.divide(both[:, 0], total, out=np.zeros(len(draws)), where=total > 0)
         return found
 
     def sorted(self) -> tuple[Column, NDArray[np.int64]]:
@@ -125,7 +135,7 @@ class Sample:
     def quantiles(self, draws: Weights, shares: Sequence[float]) -> Column:
         """Return the quantiles of each resample, one row each."""
         values, groups = self.sorted()
-        cumulative = np.cumsum(draws[:, groups], axis=1)
+        cumulative = np.cumsum(draws[:, groups], axis=1, dtype=np.int64)
         return _ranked(values, cumulative, shares)
 
 
@@ -141,6 +151,11 @@ class BinnedSample(Sample):
     def digest(self) -> bytes:
         """Return a digest of the content."""
         return sha256(self.values.tobytes() + self.counts.tobytes()).digest()
+
+    @property
+    def shape(self) -> bytes:
+        """What its draws depend on, beside the random stream."""
+        return self.counts.tobytes()
 
     def draws(self, generator: np.random.Generator, count: int) -> Weights:
         """Return how often a value of each bin is drawn."""
@@ -163,35 +178,49 @@ def _ranked(values: Column, cumulative: Weights, shares: Sequence[float]) -> Col
     """Return the value at each share of the weights, by nearest rank."""
     total = cumulative[:, -1]
     found = np.empty((len(cumulative), len(shares)))
-    for column, share in enumerate(shares):
-        rank = np.maximum(1, np.ceil(share * total))
-        found[:, column] = values[(cumulative < rank[:, None]).sum(axis=1)]
+    ranks = np.maximum(1, np.ceil(np.outer(total, shares)))
+    for row, (sums, wanted) in enumerate(zip(cumulative, ranks, strict=True)):
+        found[row] = values[np.searchsorted(sums, wanted)]
     return found
 
 
+class Resampling:
+    """The draws of one comparison (rules 1 and 3)."""
+
+    def __init__(self, seed: int, resamples: int = RESAMPLES) -> None:
+        self.seed, self.resamples = seed, resamples
+        self._known: dict[tuple[int, bytes], list[Weights]] = {}
+
+    def draws(self, sample: Sample, stream: int) -> list[Weights]:
+        """Return the draws of a sample in blocks."""
+        key = stream, sample.shape
+        if key not in self._known:
+            generator = np.random.default_rng([self.seed, stream])
+            counts = (min(_BLOCK, self.resamples - at) for at in range(0, self.resamples, _BLOCK))
+            self._known[key] = [sample.draws(generator, count) for count in counts]
+        return self._known[key]
+
+
 def difference_of_ratios(
-    a: Sample, b: Sample, *, seed: int, resamples: int = RESAMPLES, paired: bool = False
+    a: Sample, b: Sample, resampling: Resampling, *, paired: bool = False
 ) -> Difference:
     """Return the difference of the means, or of the ratios."""
     if not (len(a.values) and len(b.values)):
         return Difference(a.ratio(), b.ratio(), None, None)
-    blocks = [
-        b.ratios(of_b) - a.ratios(of_a) for of_a, of_b in _draws(a, b, seed, resamples, paired)
-    ]
+    blocks = [b.ratios(of_b) - a.ratios(of_a) for of_a, of_b in _draws(a, b, resampling, paired)]
     return _difference(a, b, a.ratio(), b.ratio(), np.concatenate(blocks))
 
 
 def differences_of_quantiles(
-    a: Sample, b: Sample, shares: Sequence[float], *, seed: int, resamples: int = RESAMPLES,
-    paired: bool = False,
-) -> list[Difference]:  # fmt: skip
+    a: Sample, b: Sample, shares: Sequence[float], resampling: Resampling, *, paired: bool = False
+) -> list[Difference]:
     """Return the difference of each quantile."""
     known = [_quantiles_of(each, shares) for each in (a, b)]
     if not (len(a.values) and len(b.values)):
         return [Difference(x, y, None, None) for x, y in zip(*known, strict=True)]
     blocks = [
         b.quantiles(of_b, shares) - a.quantiles(of_a, shares)
-        for of_a, of_b in _draws(a, b, seed, resamples, paired)
+        for of_a, of_b in _draws(a, b, resampling, paired)
     ]
     all_of_them = np.concatenate(blocks)
     return [
@@ -210,23 +239,16 @@ def _quantiles_of(sample: Sample, shares: Sequence[float]) -> list[float]:
 
 
 def _draws(
-    a: Sample, b: Sample, seed: int, resamples: int, paired: bool
+    a: Sample, b: Sample, resampling: Resampling, paired: bool
 ) -> list[tuple[Weights, Weights]]:
     """Return the draws of both sides in blocks (rule 1)."""
-    if paired and a.size != b.size:
-        raise ValueError("paired samples have the same groups")
-    first_is_a = a.digest() <= b.digest()
-    streams = [np.random.default_rng([seed, number]) for number in (0, 1)]
-    of_a, of_b = streams if first_is_a else reversed(streams)
-    blocks = []
-    for begin in range(0, resamples, _BLOCK):
-        count = min(_BLOCK, resamples - begin)
-        if paired:
-            draws = a.draws(streams[0], count)
-            blocks.append((draws, draws))
-        else:
-            blocks.append((a.draws(of_a, count), b.draws(of_b, count)))
-    return blocks
+    if paired:
+        if a.size != b.size:
+            raise ValueError("paired samples have the same groups")
+        drawn = resampling.draws(a, 0)
+        return list(zip(drawn, drawn, strict=True))
+    of_a, of_b = (0, 1) if a.digest() <= b.digest() else (1, 0)
+    return list(zip(resampling.draws(a, of_a), resampling.draws(b, of_b), strict=True))
 
 
 def _difference(a: Sample, b: Sample, of_a: float, of_b: float, drawn: Column) -> Difference:

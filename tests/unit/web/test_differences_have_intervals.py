@@ -13,6 +13,7 @@ from tangram_web.compare.statistics import (
     BinnedSample,
     Difference,
     DifferenceFinding,
+    Resampling,
     Sample,
     difference_of_ratios,
     differences_of_quantiles,
@@ -25,8 +26,8 @@ values = st.lists(st.floats(0, 1e4), min_size=LEAST_GROUPS, max_size=25)
 def all_of(a: Sample, b: Sample, *, paired: bool = False) -> list[Difference]:
     """Return the differences of the mean and of the quantiles, from few resamples."""
     return [
-        difference_of_ratios(a, b, seed=1, resamples=40, paired=paired),
-        *differences_of_quantiles(a, b, SHARES, seed=1, resamples=40, paired=paired),
+        difference_of_ratios(a, b, Resampling(1, 40), paired=paired),
+        *differences_of_quantiles(a, b, SHARES, Resampling(1, 40), paired=paired),
     ]
 
 
@@ -70,7 +71,7 @@ def test_a_difference_has_the_values_of_both_sides_whatever_their_sizes():
 def test_too_few_groups_have_no_interval():
     grouped = Sample(np.arange(100.0), np.zeros(100, dtype=np.int64))
 
-    found = difference_of_ratios(grouped, Sample(np.arange(100.0)), seed=0, resamples=10)
+    found = difference_of_ratios(grouped, Sample(np.arange(100.0)), Resampling(0, 10))
 
     assert (found.low, found.finding(Better.LOWER)) == (None, DifferenceFinding.UNKNOWN)
 
@@ -88,7 +89,7 @@ def test_groups_that_depend_on_each_other_make_the_interval_wider():
     column = rng.normal(size=20)[groups] + 0.01 * rng.normal(size=400)
 
     def width(sample: Sample) -> float:
-        found = difference_of_ratios(sample, Sample(np.zeros(400)), seed=0, resamples=200)
+        found = difference_of_ratios(sample, Sample(np.zeros(400)), Resampling(0, 200))
         assert found.low is not None
         assert found.high is not None
         return found.high - found.low
@@ -100,13 +101,13 @@ def test_pairs_leave_out_what_both_have_in_common():
     common = np.random.default_rng(4).exponential(10.0, 50)
     a, b = Sample(common + 1.0), Sample(common)
 
-    paired = difference_of_ratios(a, b, seed=0, resamples=50, paired=True)
-    alone = difference_of_ratios(a, b, seed=0, resamples=50)
+    paired = difference_of_ratios(a, b, Resampling(0, 50), paired=True)
+    alone = difference_of_ratios(a, b, Resampling(0, 50))
 
     assert paired.finding(Better.LOWER) is DifferenceFinding.BETTER
     assert alone.finding(Better.LOWER) is DifferenceFinding.UNCLEAR
     with pytest.raises(ValueError, match="same groups"):
-        difference_of_ratios(a, Sample(common[:9]), seed=0, paired=True)
+        difference_of_ratios(a, Sample(common[:9]), Resampling(0), paired=True)
 
 
 def test_a_histogram_says_the_same_as_its_values():
@@ -127,7 +128,7 @@ def test_a_ratio_is_of_the_sums():
     a = Sample(np.array([1.0, 3.0] * 5), per=np.array([2.0, 2.0] * 5))
 
     assert a.ratio() == 1.0
-    assert difference_of_ratios(a, a, seed=0, resamples=10).difference == 0.0
+    assert difference_of_ratios(a, a, Resampling(0, 10)).difference == 0.0
 
 
 @pytest.mark.slow
@@ -150,8 +151,8 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(clustered: b
     for _ in range(rounds):
         a, b = drawn(3.0, 150), drawn(2.0, 90)
         found = [
-            difference_of_ratios(a, b, seed=1, resamples=300),
-            *differences_of_quantiles(a, b, SHARES, seed=1, resamples=300),
+            difference_of_ratios(a, b, Resampling(1, 300)),
+            *differences_of_quantiles(a, b, SHARES, Resampling(1, 300)),
         ]
         for name, each in zip(held, found, strict=True):
             held[name] += each.low <= true[name] <= each.high
