@@ -34,7 +34,7 @@ from tangram_web.reports.breakdowns import (
 )
 
 #: Finished actions that are read, the latest ones.
-MOST_ROWS: Final = 20_000
+MOST_ROWS: Final = 10_000
 
 
 class TaskReport(msgspec.Struct):
