@@ -8,7 +8,7 @@ import "../elements/tg-coremap.js";
 import "../elements/tg-live.js";
 import "../elements/tg-rows.js";
 import * as format from "../lib/format.js";
-import { dirty } from "../lib/animation_loop.js";
+import { dirty, regularly } from "../lib/animation_loop.js";
 import { showBanner } from "../lib/problem_banner.js";
 import { expand, freeChunks, groupFinder, shorten } from "../lib/units.js";
 
@@ -269,13 +269,31 @@ function showHolders(nodes, wall, said) {
     get("residents").show(said.residents);
     get("log").show(said.log);
   }
-  dirty(page);
+  pending = true;
+  if (!live || said.snapshot) dirty(page);
 }
 
 live?.follow("problems", (/** @type {any} */ frame) => showBanner(frame.health));
+/** From so many units on, maps are drawn once a second instead of twice. */
+const MANY_UNITS = 1000;
+let pending = false;
+let spared = false;
+
+/** Draw the newest frames. */
+function drawDue() {
+  if (!pending) return;
+  const units = page.nodes.reduce((sum, { cores }) => sum + cores.length, 0);
+  spared = units >= MANY_UNITS && !spared;
+  if (spared) return;
+  pending = false;
+  dirty(page);
+}
+
+if (live) regularly(drawDue, 0.5);
 live?.follow("nodes", (/** @type {Frame} */ frame) => {
   page.nodes = frame.nodes;
-  dirty(page);
+  pending = true;
+  if (frame.snapshot) dirty(page);
 });
 live?.follow("holders", (/** @type {Frame} */ frame) => showHolders(frame.nodes, frame.wall, frame));
 

@@ -7,6 +7,7 @@ import "../lib/chrome.js";
 import "../elements/tg-live.js";
 import "../elements/tg-rows.js";
 import "../elements/tg-series.js";
+import { regularly } from "../lib/animation_loop.js";
 import * as format from "../lib/format.js";
 import { chosen, loadRange } from "../lib/history_range.js";
 import { Points, SPAN_SECONDS } from "../lib/points.js";
@@ -124,10 +125,23 @@ function link({ id }) {
   return { text: `…${id.slice(-8)}`, href: `/actions/${id}/`, title: id };
 }
 
+/** The newest frame, until charts and tables show it. @type {Frame | null} */
+let newest = null;
+
 /** @param {Frame} frame */
 function showOverview(frame) {
   if (!points.merge(frame.points, frame.snapshot)) live.resync("overview");
   showFigures(frame);
+  summarise(frame);
+  newest = frame;
+  if (frame.snapshot) showSecond();
+}
+
+/** Charts and tables change once a second: frames come more often than they are read. */
+function showSecond() {
+  const frame = newest;
+  if (!frame) return;
+  newest = null;
   totals = frame.outcomes;
   if (!past.seconds) {
     showDurations(frame.durations.phases, frame.durations.samples, "last minute");
@@ -137,7 +151,6 @@ function showOverview(frame) {
   get("waiting").show(frame.waiting);
   get("finished").show(frame.finished);
   showPoints(frame.wall - frame.at);
-  summarise(frame);
 }
 
 /** @type {{ outcome: string, lately: number, total: number }[]} */
@@ -182,12 +195,9 @@ function write(id, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-let drawnSecond = -1;
-
-/** Charts change once a second, frames arrive more often. @param {number} wallOffset */
+/** @param {number} wallOffset */
 function showPoints(wallOffset) {
-  if (points.newest === drawnSecond || past.seconds) return;
-  drawnSecond = points.newest;
+  if (past.seconds) return;
   const walls = points.seconds.map((second) => second + wallOffset);
   for (const id of CHARTS) get(id).show(walls, points.columns);
 }
@@ -232,6 +242,7 @@ function summarise(frame) {
 }
 
 live.follow("overview", showOverview);
+regularly(showSecond, 1);
 /** Since when a problem is there, and its subject: `serper` of `api:serper`. @param {any} row */
 const incidentOf = ({ since, condition }) => ({ at: since, name: condition.subject.split(/[:/]/).at(-1) });
 
