@@ -63,7 +63,9 @@ def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
 
     assert in_force == current_config() == reported[-1]
     assert [config.revision for config in reported] == [2, 3, 4, 5]
-    assert in_force.pools["big"] == PoolConfig("big", sandbox="required", host_network=False)
+    assert in_force.pools["big"] == PoolConfig(
+        "big", sandbox="required", host_network=False, steady_counts=True
+    )
     assert in_force.projects["vision"] == ProjectConfig("vision", "big")
     assert in_force.resources["api:search"] == 3000
     assert in_force.drained_nodes == {"n7"}
@@ -212,7 +214,7 @@ def test_a_policy_is_switched_over_rest_and_an_unknown_one_is_refused_with_the_k
     assert in_force.pools["default"].policy == "fixed(4)"
     for answer in refused:
         assert answer.status_code == 422
-        assert "known are balanced, fixed(k), malleable, minimum, paper" in answer.content.decode()
+        assert "known are balanced, fixed(k), makespan" in answer.content.decode()
         assert answer.json()["errors"][0]["pointer"] == "/policy"
 
 
