@@ -134,7 +134,7 @@ export class Live extends EventTarget {
     if (frame.snapshot) this.#deliver(); // the page waits for it
   }
 
-  /** Hand all due frames to those that follow their topics: more often than a person reads, nothing is drawn. */
+  /** Deliver all due frames together, so that the page is laid out and drawn once for them. */
   #deliver() {
     const due = this.#due;
     this.#due = [];

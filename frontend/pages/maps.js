@@ -112,23 +112,23 @@ function groupsIn(node) {
 }
 
 /** @type {Map<string, HTMLElement>} */
-const cardsByNode = new Map();
+const nodeCards = new Map();
 
 /** @param {string} name @returns {HTMLElement} */
 function cardOf(name) {
-  const found = cardsByNode.get(name);
+  const found = nodeCards.get(name);
   if (found) return found;
   const copy = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
   const card = /** @type {HTMLElement} */ (copy.firstElementChild);
   card.dataset.node = name;
   place.append(card);
-  cardsByNode.set(name, card);
+  nodeCards.set(name, card);
   return card;
 }
 
 /** @param {HTMLElement} card */
 function forget(card) {
-  cardsByNode.delete(card.dataset.node ?? "");
+  nodeCards.delete(card.dataset.node ?? "");
   card.remove();
 }
 
