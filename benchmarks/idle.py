@@ -10,23 +10,9 @@ import time
 
 import psutil
 
+from benchmarks.process_costs import cpu_seconds, part_of
 from benchmarks.record import store
 from benchmarks.stack import tangram
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _name(process: psutil.Process) -> str:
-    words = process.cmdline()
-    if "-n" in words:
-        return words[words.index("-n") + 1].partition("@")[0]
-    for word in ("uvicorn", "redis-server", "manage.py", "supervisor"):
-        if any(word in part for part in words):
-            return word
-    return process.name()
 
 
 def main() -> None:
@@ -38,11 +24,11 @@ def main() -> None:
         time.sleep(10.0)  # what starting left to do
         root = psutil.Process(stack.process.pid)
         family = [root, *root.children(recursive=True)]
-        before = {process: _cpu_seconds(process) for process in family}
+        before = {process: cpu_seconds(process) for process in family}
         time.sleep(options.seconds)
         percent = {
-            f"{_name(process)} ({process.pid})": round(
-                100 * (_cpu_seconds(process) - spent) / options.seconds, 2
+            f"{part_of(process)} ({process.pid})": round(
+                100 * (cpu_seconds(process) - spent) / options.seconds, 2
             )
             for process, spent in before.items()
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -42,15 +42,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def tangram(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[Stack]:
-    """Start what ``./tangram up`` starts, on a fresh home, without demo load; end it afterwards."""
+def tangram(
+    *options: str, environment: Mapping[str, str] | None = None, root: Path = ROOT
+) -> Iterator[Stack]:
+    """Start what ``./tangram up`` starts, on a fresh home, without demo load; end it afterwards.
+
+    ``root``: the checkout that is started, with this interpreter and its packages.
+    """
     with tempfile.TemporaryDirectory(prefix="tangram-bench-") as directory:
         home, port = Path(directory) / "home", free_port()
         log = (Path(directory) / "up.log").open("wb")
         command = [sys.executable, "-m", "tangram_web.supervisor", "--no-demo", "--home", str(home)]
         process = subprocess.Popen(
             [*command, "--port", str(port), *options],
-            stdout=log, stderr=log, cwd=ROOT, env={**os.environ, **(environment or {})},
+            stdout=log, stderr=log, cwd=root, env={**os.environ, **(environment or {})},
         )  # fmt: skip
         try:
             _wait_ready(port, process, Path(directory) / "up.log")

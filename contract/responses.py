@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -156,4 +157,11 @@ class CompletionsResponse(msgspec.Struct):
 
 def rfc3339(epoch_seconds: float) -> str:
     """Return a wall-clock instant as UTC RFC 3339 with microseconds."""
-    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat().replace("+00:00", "Z")
+    microseconds = round(epoch_seconds * 1_000_000)
+    second, rest = divmod(microseconds, 1_000_000)
+    return f"{_second(second)}.{rest:06d}Z" if rest else f"{_second(second)}Z"
+
+
+@lru_cache(1024)
+def _second(epoch_seconds: int) -> str:
+    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat().removesuffix("+00:00")

@@ -29,6 +29,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 from domain.codec import JournalEntry
@@ -51,10 +52,13 @@ class JournalReducer:
 
     #: Type of an event or decision → name of the method that takes it.
     _methods: ClassVar[dict[type, str]] = {}
+    #: Whether it overrides `take`; a call for each fact would cost as much as the rest of `reduce`.
+    _takes_part: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._methods = dict(cls._methods)
+        cls._takes_part = cls.take is not JournalReducer.take
         for name, method in vars(cls).items():
             for kind in getattr(method, "reduces", ()):
                 cls._methods[kind] = name
@@ -67,11 +71,14 @@ class JournalReducer:
     def reduce(self, entry: JournalEntry) -> None:
         """Fold one entry."""
         self.begin(entry)
-        take = self.take
-        for event in entry.events:
-            take(event)
-        for decision in entry.decisions:
-            take(decision)
+        if self._takes_part:
+            for fact in chain(entry.events, entry.decisions):
+                self.take(fact)
+            return
+        handlers = self._handlers
+        for fact in chain(entry.events, entry.decisions):
+            if (handler := handlers.get(type(fact))) is not None:
+                handler(fact)
 
     def begin(self, entry: JournalEntry) -> None:
         """Prepare for the events and decisions of ``entry``."""

@@ -23,6 +23,7 @@ from scheduler.runtime.gateway.http import Receive, Scope, Send
 from scheduler.runtime.liveness import WEB, keep_showing_life, process_name
 from scheduler.runtime.redis.clients import connect_async, keep_running
 from scheduler.runtime.rollouts.log_store import rollout_logs
+from tangram_web.lib.garbage import collect_rarely
 from tangram_web.lib.orm_calls import in_thread
 from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
 from tangram_web.serving.console_environment import ConsoleEnvironment
@@ -204,6 +205,7 @@ async def _lifespan(
             resuming.add_done_callback(lambda done: done.cancelled() or done.exception())
             # The API is served from here on, pages once they are loaded.
             loading = asyncio.ensure_future(asyncio.to_thread(load_pages))
+            loading.add_done_callback(lambda _: collect_rarely())
         else:
             for each in own:
                 each.cancel()

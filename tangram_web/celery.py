@@ -31,6 +31,7 @@ from kombu.transport import redis as transport  # noqa: E402
 
 from scheduler.runtime.hosted_thread import HostedThread, in_event_loop  # noqa: E402
 from tangram_web.lib import bus, oom_scores  # noqa: E402
+from tangram_web.lib.garbage import collect_rarely  # noqa: E402
 from tangram_web.lib.jobs import QUEUE, stopping, visibility_seconds  # noqa: E402
 
 Work = Callable[[Event], None]
@@ -251,6 +252,7 @@ class HostedParts(bootsteps.StartStopStep):
             self._threads += [HostedThread(name, work) for name, work in ROLES[role]()]
         for thread in self._threads:
             thread.start()
+        collect_rarely()
 
     def stop(self, parent: Any) -> None:
         """Stop every part, last started first."""

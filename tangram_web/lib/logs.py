@@ -45,6 +45,8 @@ def logging_config(form: str, level: str, *, actions: bool) -> dict[str, Any]:
             "tangram.actions": {"level": "DEBUG" if actions else level},
             # Without the handlers of uvicorn, every line has the same form.
             "uvicorn": {"handlers": [], "propagate": True},
+            # `dictConfig` makes the loggers below "uvicorn" propagate again, and with that every request is logged.
+            "uvicorn.access": {"handlers": [], "propagate": False},
         },
     }
 

@@ -60,19 +60,26 @@ class RequestCounts:
     """Counts of one process that are not stored yet."""
 
     def __init__(self) -> None:
+        #: (method, route, status, number of the bucket) → responses, and the seconds that they took.
+        self._added: dict[tuple[str, str, int, int], tuple[int, float]] = {}
         self._requests: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one response."""
-        known = method if method in METHODS else "OTHER"
-        self._requests[_CUT.join(("n", known, route, str(status)))] += 1
-        self._requests[_CUT.join(("b", route, str(bisect_left(BOUNDS, seconds))))] += 1
-        summed = f"s{_CUT}{route}"
-        self._seconds[summed] = self._seconds.get(summed, 0.0) + seconds
+        response = method, route, status, bisect_left(BOUNDS, seconds)
+        count, before = self._added.get(response, (0, 0.0))
+        self._added[response] = count + 1, before + seconds
 
     def take(self) -> tuple[Mapping[str, int], Mapping[str, float]]:
         """Return all counts and reset them."""
+        added, self._added = self._added, {}
+        for (method, route, status, bucket), (count, seconds) in added.items():
+            known = method if method in METHODS else "OTHER"
+            self._requests[_CUT.join(("n", known, route, str(status)))] += count
+            self._requests[_CUT.join(("b", route, str(bucket)))] += count
+            summed = f"s{_CUT}{route}"
+            self._seconds[summed] = self._seconds.get(summed, 0.0) + seconds
         taken = self._requests, self._seconds
         self._requests, self._seconds = Counter(), {}
         return taken

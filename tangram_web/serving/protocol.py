@@ -23,6 +23,7 @@ from websockets.frames import Frame
 
 from tangram_web.serving.connections import ConnectionTable, table_of
 from tangram_web.serving.limits import COUNTED, Refusal, WebLimits, too_large
+from tangram_web.serving.response_writes import ResponseWrites
 
 LINGER_SECONDS: Final = 2.0
 #: Pongs that a client does not read.
@@ -115,7 +116,11 @@ class LimitedHttp(HttpToolsProtocol):
         self._body_bytes = self._body_before = 0
         self._table.works(self)
         self.scope[COUNTED] = True  # type: ignore[typeddict-unknown-key]
+        before = self.cycle
         super().on_headers_complete()
+        # Not for an upgrade, which starts no cycle.
+        if self.cycle is not before:
+            self.cycle.transport = ResponseWrites(self.transport, self.loop)  # type: ignore[assignment]
 
     def _head_refusal(self) -> Refusal | None:
         headers, limits = self.headers, self._limits

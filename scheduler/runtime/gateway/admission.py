@@ -195,8 +195,10 @@ class Admission:
         check_call(call, api)
 
     def _check_feasible(self, cost: Cost, payload: ActionRequest, pool: str) -> None:
-        config = Config(resources=self.view.resources)
         memory = payload.environment.memory_bytes if payload.environment else 0
+        if not cost and not memory:
+            return
+        config = Config(resources=self.view.resources)
         capacity = PoolCapacity(tuple(self.view.pools.get(pool, ())))
         check_feasible(cost, memory, config, pool, capacity)
 

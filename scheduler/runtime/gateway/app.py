@@ -444,7 +444,8 @@ class Gateway:
     def _hosted(self, request: HttpRequest) -> HttpRequest:
         """Return a request to the host of a facade as one to a path of it; any other as it is."""
         host = request.header(b"host")
-        if not host[:1].isdigit():  # as `FacadeEntry.hosts` begin
+        # As `FacadeEntry.hosts` begin: with the port of an environment, then a name.
+        if not host[:1].isdigit() or "-" not in host:
             return request
         for entry in self._facades:
             path = entry.path_of(host.lower(), request.path)

@@ -77,7 +77,11 @@ class TokenCache:
         if fresh:
             principal = await self._look_up(token, request.address)
         else:
-            principal = await self._principal_of(token, request.address)
+            known = self._known.get(token)
+            if known is not None and monotonic() - known.asked_at < REFRESH_SECONDS:
+                principal = known.principal
+            else:
+                principal = await self._principal_of(token, request.address)
         if principal is None or _is_over(principal):
             raise _unauthorized("the token is unknown, revoked or expired")
         if not principal.admits(request.address):

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: A waiting client is watched for a disconnect only after this time: most responses are quicker.
-QUICK_SECONDS = 0.05
+QUICK_SECONDS = 1.0
 #: Longest lag of a row behind the journal.
 ROW_SECONDS = 2.0
 ROW_POLL_SECONDS = 0.05
@@ -339,8 +339,7 @@ class GatewayContext:
 
         Raises ClientGone.
         """
-        await asyncio.wait({future}, timeout=min(seconds, QUICK_SECONDS))
-        if future.done():
+        if await _done_within(future, min(seconds, QUICK_SECONDS)):
             return future.result()
         if seconds <= QUICK_SECONDS:
             return None
@@ -431,3 +430,27 @@ class GatewayContext:
     async def _projected(self, journal_id: str) -> bool:
         position = await self.client.hget(self.keys.positions, "projector")
         return isinstance(position, bytes) and id_parts(position.decode()) >= id_parts(journal_id)
+
+
+async def _done_within(future: asyncio.Future[Any], seconds: float) -> bool:
+    """Return whether ``future`` is done after ``seconds`` at most; it is not cancelled.
+
+    `asyncio.wait` does the same with sets of tasks, at three times the cost, for every action.
+    """
+    if future.done():
+        return True
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(seconds, wake)
+    future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        future.remove_done_callback(wake)
+    return future.done()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import suppress
+from functools import lru_cache
 from http import HTTPStatus
+from itertools import count
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -35,7 +38,19 @@ T = TypeVar("T")
 #: Time limit for a response that is sent while the server shuts down.
 SHUTDOWN_SEND_SECONDS = 1.0
 
+#: Longest query that is kept parsed, and how many are: most requests repeat ``wait=30``.
+CACHED_QUERY_BYTES = 64
+CACHED_QUERIES = 256
+
 encode_json = msgspec.json.Encoder().encode
+
+
+def _parse_query(raw: bytes) -> Mapping[str, str]:
+    parsed = parse_qs(raw.decode("latin-1"), keep_blank_values=True, errors="replace")
+    return MappingProxyType({name: values[-1] for name, values in parsed.items()})
+
+
+_parsed_query = lru_cache(CACHED_QUERIES)(_parse_query)
 
 
 class HttpError(TangramError):
@@ -47,6 +62,15 @@ class HttpError(TangramError):
         self.code = code
         self.headers = headers
         self.errors: list[dict[str, str]] = []
+
+
+#: Ids of requests are unique, not secret: a random part of the process, and a count.
+_REQUESTS = count()
+_PROCESS = secrets.token_hex(4)
+
+
+def _new_request_id() -> str:
+    return f"{_PROCESS}{next(_REQUESTS) & 0xFFFFFFFF:08x}"
 
 
 class ClientGone(TangramError):
@@ -65,42 +89,58 @@ class HttpRequest:
         given = self.header(b"x-request-id")
         #: Address of the client, as the web server resolved it behind trusted proxies; empty: unknown.
         self.address: str = (scope.get("client") or ("",))[0]
-        self.id = given if given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+        self.id = given if given.isprintable() and 0 < len(given) <= 64 else _new_request_id()
 
     def header(self, name: bytes) -> str:
         """Return a header, or the empty string."""
         return self.headers.get(name, b"").decode("latin-1")
 
-    def query(self) -> dict[str, str]:
+    def query(self) -> Mapping[str, str]:
         """Return the query; of a repeated parameter the last value."""
-        raw = self.scope.get("query_string", b"")
+        raw: bytes = self.scope.get("query_string", b"")
         if not raw:
             return {}
-        parsed = parse_qs(raw.decode("latin-1"), keep_blank_values=True, errors="replace")
-        return {name: values[-1] for name, values in parsed.items()}
+        return _parsed_query(raw) if len(raw) <= CACHED_QUERY_BYTES else _parse_query(raw)
 
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Return the body. Raises HttpError 413 above the limit, ClientGone when the client disconnects."""
-        chunks = [chunk async for chunk in self.chunks(limit_bytes)]
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._check_declared(limit_bytes)
+        body, more = await self._piece()
+        if more:
+            rest = [piece async for piece in self._rest(len(body), limit_bytes)]
+            return b"".join((body, *rest))
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes)
+        return body
 
     async def chunks(self, limit_bytes: int) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises as `body`."""
-        declared = self.header(b"content-length")
-        if declared.isdigit() and int(declared) > limit_bytes:
-            raise _too_large(limit_bytes)
-        size, more = 0, True
+        self._check_declared(limit_bytes)
+        async for piece in self._rest(0, limit_bytes):
+            yield piece
+
+    async def _rest(self, size: int, limit_bytes: int) -> AsyncIterator[bytes]:
+        """Yield what follows the first ``size`` bytes of the body."""
+        more = True
         while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk = message.get("body", b"")
-            size += len(chunk)
+            piece, more = await self._piece()
+            size += len(piece)
             if size > limit_bytes:
                 raise _too_large(limit_bytes)
-            more = message.get("more_body", False)
-            if chunk:
-                yield chunk
+            if piece:
+                yield piece
+
+    async def _piece(self) -> tuple[bytes, bool]:
+        """Return the next piece of the body, and whether more follow. Raises ClientGone."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return message.get("body", b""), message.get("more_body", False)
+
+    def _check_declared(self, limit_bytes: int) -> None:
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit_bytes:
+            raise _too_large(limit_bytes)
 
     def again(self, body: bytes) -> HttpRequest:
         """Return a copy of this request whose body, which was read, can be read again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -92,7 +93,7 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def wait_seconds(query: dict[str, str], prefer: str = "") -> float:
+def wait_seconds(query: Mapping[str, str], prefer: str = "") -> float:
     """Return the seconds that the client waits (``?wait=`` or ``Prefer: wait=``), bounded."""
     text = query.get("wait")
     if text is None:

@@ -42,6 +42,8 @@ class Site:
     bodies: list[int] = field(default_factory=list)
     gone: int = 0
     messages: list[str] = field(default_factory=list)
+    #: Ends the pause of ``/stream`` between head and body.
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Read the body and answer with its size; ``/large`` answers with 20 MB, ``/hold`` never."""
@@ -62,10 +64,20 @@ class Site:
             while (await receive())["type"] != "http.disconnect":
                 pass
             return
+        if scope["path"] == "/stream":
+            await self._stream(send)
+            return
         body = b"x" * 20_000_000 if scope["path"] == "/large" else b"%d" % size
         headers = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send) -> None:
+        """Answer with a head, and with a body once the client has read the head."""
+        headers = [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.goes_on.wait()
+        await send({"type": "http.response.body", "body": b"body"})
 
     async def _websocket(self, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})

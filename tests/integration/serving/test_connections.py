@@ -39,6 +39,24 @@ async def test_a_small_request_is_served(serve: Serve):
     assert site.bodies == [5]
 
 
+async def test_a_short_response_arrives_in_one_piece(serve: Serve):
+    async with serve() as site:
+        reader, writer = await site.open()
+        writer.write(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert (await reader.read(65536)).endswith(b"\r\n\r\n0")
+        writer.close()
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_its_body(serve: Serve):
+    async with serve() as site:
+        reader, writer = await site.open()
+        writer.write(b"GET /stream HTTP/1.1\r\n" + LAST)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        site.goes_on.set()
+        assert await reader.read() == b"body"
+        writer.close()
+
+
 async def test_a_header_that_never_ends_is_refused(serve: Serve):
     endless = [b"GET / HTTP/1.1\r\nX: ", *[b"a" * 65536] * 200]
 

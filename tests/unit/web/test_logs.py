@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+import uvicorn
 
 from domain.action import Outcome, Timing
 from domain.decisions import AssignRollout, Decision, Finish, FinishRollout, Grant
@@ -74,6 +75,15 @@ def test_steps_are_logged_only_on_request(speak: Any) -> None:
     lines = speak("json", actions=True)
     action_log.record([], decisions)
     assert [json.loads(line)["event"] for line in lines()] == ["granted", "finished"]
+
+
+def test_requests_are_not_logged_after_uvicorn_was_started_without_an_access_log(
+    speak: Any,
+) -> None:
+    uvicorn.Config(speak, access_log=False)
+    speak("text")  # as Django's settings do, once uvicorn has read its own options
+    assert not logging.getLogger("uvicorn.access").hasHandlers()
+    assert logging.getLogger("uvicorn.error").hasHandlers()
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -330,7 +330,7 @@ def _is_packed(request: HttpRequest) -> bool:
     return PACKED_TYPE in request.header(b"accept")
 
 
-def _with_tokens(query: dict[str, str]) -> bool:
+def _with_tokens(query: Mapping[str, str]) -> bool:
     return query.get("segments", "true") != "false"
 
 

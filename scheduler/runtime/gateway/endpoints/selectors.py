@@ -6,6 +6,8 @@ one project report loads and ask for degrees, but pin nothing and change no prof
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from contract.selector_routes import ChangedSelector, DegreePinRequest, StageLoadRequest
@@ -177,7 +179,7 @@ def _stage(text: str) -> SelectorStage:
         raise InvalidRequest(f"{text[:64]!r} is no stage: give {known}", pointer="/stage") from None
 
 
-def _load(query: dict[str, str]) -> StageLoad:
+def _load(query: Mapping[str, str]) -> StageLoad:
     def of(name: str, default: str) -> float:
         return number(query.get(name, default), name, MOST_TOKENS)
 
