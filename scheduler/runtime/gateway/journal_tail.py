@@ -40,6 +40,8 @@ READ_ENTRIES = 128
 RETRY_SECONDS = 0.2
 #: Entries are read for so long at a time.
 BUSY_SECONDS = 0.001
+#: Pause of a process that waits for nothing: each read costs Redis and it a wake-up.
+UNHURRIED_SECONDS = 0.02
 #: A lost cancellation takes effect after this time.
 BLOCK_SECONDS = 1.0
 
@@ -82,6 +84,8 @@ class JournalTail(JournalReducer):
         self.places = EnvironmentPlaces()
         #: Reducers that take each entry after this one.
         self.also: list[FollowsJournal] = []
+        #: Whether this process has something to wait for; without it entries are read in larger batches.
+        self.urgent: Callable[[], bool] = lambda: True
         #: Resolved with the finished action; with None when a lease is granted, or when an entry was
         #: skipped: then the request queries the state of its action.
         self._waiters: dict[str, list[asyncio.Future[ActionResponse | None]]] = defaultdict(list)
@@ -199,7 +203,9 @@ class JournalTail(JournalReducer):
             if entries:
                 async with self._advanced:
                     self._advanced.notify_all()
-                await asyncio.sleep(0)  # responses are sent first
+                waits = self._waiters or self._renewals or self.urgent()
+                # 0: responses are sent first.
+                await asyncio.sleep(0 if waits else UNHURRIED_SECONDS)
 
     def _skip(self) -> None:
         """Let all waiting requests query the scheduler: the skipped entry may concern them."""
