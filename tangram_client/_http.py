@@ -10,6 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -17,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from tangram_client._core import ApiCall, ApiResponse, default_headers
+from tangram_client._short_calls import AsyncShortCalls, ShortCalls
 from tangram_client._sse import SILENCE_SECONDS
 from tangram_client.context import ClientContext, is_loopback
 
@@ -71,6 +73,22 @@ def sync_client(
     )
 
 
+def short_calls(context: ClientContext, agent: str | None = None) -> ShortCalls | None:
+    """Return what sends short calls; None behind a proxy."""
+    if proxy_for(context.url) is not None:
+        return None
+    secure = _tls() if context.url.startswith("https:") else None
+    return ShortCalls(context.url, default_headers(context.token, agent), secure)
+
+
+def short_async_calls(context: ClientContext, agent: str | None = None) -> AsyncShortCalls | None:
+    """Return what sends short calls of the asyncio client; None behind a proxy."""
+    if proxy_for(context.url) is not None:
+        return None
+    secure = _tls() if context.url.startswith("https:") else None
+    return AsyncShortCalls(context.url, default_headers(context.token, agent), secure)
+
+
 def async_client(
     context: ClientContext, transport: httpx.AsyncBaseTransport | None, agent: str | None = None
 ) -> httpx.AsyncClient:
@@ -84,10 +102,14 @@ def async_client(
 
 
 def _transport_options(url: str) -> dict[str, Any]:
-    # Certificates are read once, and only where they are needed: it takes 20 ms.
-    secure = url.startswith("https:")
-    verify: ssl.SSLContext | bool = httpx.create_ssl_context() if secure else False
+    verify: ssl.SSLContext | bool = _tls() if url.startswith("https:") else False
     return {"verify": verify, "limits": LIMITS, "proxy": proxy_for(url)}
+
+
+@lru_cache(1)
+def _tls() -> ssl.SSLContext:
+    """Read the certificates of this machine, which takes 20 ms."""
+    return httpx.create_ssl_context()
 
 
 def proxy_for(url: str) -> str | None:

@@ -64,6 +64,7 @@ class SyncCalls:
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._http = _http.sync_client(context, transport, agent)
+        self._short = None if transport is not None else _http.short_calls(context, agent)
 
     @property
     def snapshots(self) -> SnapshotCalls:
@@ -73,6 +74,8 @@ class SyncCalls:
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
+        if self._short is not None:
+            self._short.close()
 
     def submit(
         self,
@@ -333,17 +336,23 @@ class SyncCalls:
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
             try:
-                response = self._http.request(**_http.request_of(call))
+                response = self._answer(call)
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
                 step: _core.Done[T] | _core.RetryPause = exchange.failed(
                     reason, at=self._clock.now()
                 )
             else:
-                step = exchange.answered(_http.response_of(response), at=self._clock.now())
+                step = exchange.answered(response, at=self._clock.now())
             if isinstance(step, _core.Done):
                 return step.value
             self._clock.sleep(step.seconds)
+
+    def _answer(self, call: _core.ApiCall[Any]) -> _core.ApiResponse:
+        """Send a call once. Raises httpx.TransportError."""
+        if self._short is not None and not callable(call.content):
+            return self._short.answer(call)
+        return _http.response_of(self._http.request(**_http.request_of(call)))
 
     def _owned(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         return payload if self._project is None else {"project": self._project, **payload}

@@ -23,7 +23,6 @@ from websockets.frames import Frame
 
 from tangram_web.serving.connections import ConnectionTable, table_of
 from tangram_web.serving.limits import COUNTED, Refusal, WebLimits, too_large
-from tangram_web.serving.response_writes import ResponseWrites
 
 LINGER_SECONDS: Final = 2.0
 #: Pongs that a client does not read.
@@ -261,6 +260,50 @@ class LimitedHttp(HttpToolsProtocol):
     def _hold(self, size_bytes: int) -> None:
         self._table.body_bytes += size_bytes - self._held_bytes
         self._held_bytes = size_bytes
+
+
+class ResponseWrites:
+    """The transport of one response: its head leaves together with the first piece of its body.
+
+    uvicorn writes them apart, and each write is a system call that wakes the client. A head is held until
+    the next write or the next turn of the event loop, so that of a stream is not delayed.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: bytes | None = None
+        self._flushing: asyncio.Handle | None = None
+        self._begun = False
+
+    def write(self, data: bytes) -> None:
+        """Write a piece; the first one waits for the second."""
+        if not self._begun:
+            self._begun = True
+            self._held = data
+            self._flushing = self._loop.call_soon(self._flush)
+            return
+        held, self._held = self._held, None
+        if held is None:
+            self._transport.write(data)
+            return
+        if self._flushing is not None:
+            self._flushing.cancel()
+        self._transport.write(held + data)
+
+    def close(self) -> None:
+        """Write what is held, and close."""
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether the transport closes."""
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and not self._transport.is_closing():
+            self._transport.write(held)
 
 
 class LimitedWebSocket(WebSocketsSansIOProtocol):
