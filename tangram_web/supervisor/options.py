@@ -23,6 +23,8 @@ class Options:
     cpus: int | None = None
     nodes: int = 1
     demo: bool = True
+    #: One worker process hosts all parts, for a small machine; False: one process for each part.
+    together: bool = False
     #: Disk that is kept for Redis and the database; 0: none; None: a twentieth, at most 64 MiB.
     reserve_bytes: int | None = None
 
@@ -46,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=os.environ.get("TANGRAM_RESERVE_BYTES") or None,
         help="disk kept for Redis and the database (a twentieth of it, at most 64 MiB; 0: none)",
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="one worker process for all parts: less memory, fewer actions a second",
     )
     parser.add_argument(
         "--no-demo", dest="demo", action="store_false", help="start without the demo load"

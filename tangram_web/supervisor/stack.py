@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tangram_web.lib import oom_scores
 from tangram_web.supervisor.address import ServerAddress
@@ -51,18 +52,48 @@ _POOL_OF_JOBS = ("-P", "threads", "-c", "4")
 
 
 def worker(role: str, environment: Mapping[str, str], name: str | None = None) -> Program:
-    """Celery worker that hosts one role (``loop``, ``node``, ``projector``, ``jobs``, ``rollout``)."""
+    """Celery worker that hosts a role (``loop``, ``node``, ``projector``, ``jobs``, ``rollout``), or several: ``loop,jobs``."""
     name = name or role
+    has_jobs = "jobs" in role.split(",")
     # No gossip, mingle or heartbeat: workers exchange no messages. No checks: they load every view,
     # which a worker never needs, and `manage.py setup` has run them.
     command = python(
         *("-m", "celery", "-A", "tangram_web.celery", "--skip-checks", "worker"),
-        *("-Q", role, "-n", f"{name}@%h"),
-        *(_POOL_OF_JOBS if role == "jobs" else ("-P", "solo")),
+        *("-Q", "jobs" if has_jobs else role, "-n", f"{name}@%h"),
+        *(_POOL_OF_JOBS if has_jobs else ("-P", "solo")),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
         *("-l", "INFO"),
     )
     return Program(name, command, {**environment, "TANGRAM_ROLE": role})
+
+
+class Workers(NamedTuple):
+    """The workers of one start."""
+
+    #: Without them no action runs, or is shown.
+    needed: list[Program]
+    #: They do not delay the start.
+    later: list[Program]
+
+
+def workers(
+    options: Options, environment: Mapping[str, str], placement: PartPlacement, *, root: bool
+) -> Workers:
+    """Return the workers of a start: one for all parts with ``--together``, else one for each.
+
+    ``root``: we run as root. Then commands of actions are started by a process of its own, which hosts
+    nothing that reads the database or the configuration.
+    """
+    of_nodes = nodes(options, environment, placement)
+    if not options.together:
+        needed = [worker("projector", environment), worker("loop", environment), *of_nodes]
+        return Workers(needed, [worker(role, environment) for role in ("jobs", "rollout")])
+    roles = "loop,projector,jobs,rollout"
+    if root or len(of_nodes) > 1:
+        return Workers([worker(roles, environment, "worker"), *of_nodes], [])
+    (node,) = of_nodes
+    joint = worker(f"node,{roles}", {**node.environment, **environment}, "worker")
+    return Workers([replace(joint, cpus=node.cpus)], [])
 
 
 def nodes(

@@ -89,14 +89,8 @@ async def start(
         if not schema_is_current(home, stack.ROOT, os.environ):
             await prepared
             console.step("database prepared")
-        await supervisor.start(
-            [
-                stack.worker("projector", environment),
-                stack.worker("loop", environment),
-                *stack.nodes(options, environment, placement),
-                stack.web(address, environment),
-            ]
-        )
+        workers = stack.workers(options, environment, placement, root=os.geteuid() == 0)
+        await supervisor.start([*workers.needed, stack.web(address, environment)])
         access = await prepared
     finally:
         await cancelled(prepared)
@@ -110,8 +104,7 @@ async def start(
     console.step("web, loop, node and projector are ready")
     placement.settle((child.program, child.pid) for child in supervisor.children)
     console.step(placement.description)
-    # Not needed to accept actions, so they do not delay the start.
-    await supervisor.start([stack.worker(role, environment) for role in ("jobs", "rollout")])
+    await supervisor.start(workers.later)
     if options.demo:
         await supervisor.start([stack.demo(address.url, access["token"], environment)])
     nodes = await readiness.nodes_joined(

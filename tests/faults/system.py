@@ -67,8 +67,12 @@ class System:
         jobs: bool = False,
         proxied: bool = False,
         rollout_workers: int = 0,
+        together: bool = False,
     ) -> None:
-        """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb."""
+        """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb.
+
+        ``together``: one part, worker, hosts the loop, the projector and the jobs, as with `up --together`.
+        """
         self.home = DataFolder.open(directory / "home")
         self.keys = Keys()
         server = choose_redis(self.home, {})
@@ -99,7 +103,9 @@ class System:
             self._common["DATABASE_URL"] = postgres.url
         if proxied:
             self._put_networks_between(server)
-        self._add_workers(cpus, nodes, rollout_workers, jobs=jobs)
+        if together:
+            self._add(stack.worker("loop,projector,jobs", self._common, "worker"))
+        self._add_workers(cpus, nodes, rollout_workers, jobs=jobs, together=together)
         for number, address in enumerate(self.addresses, start=1):
             web = stack.web(address, self._common)
             self._add(replace(web, name=_numbered("web", number)))
@@ -110,14 +116,17 @@ class System:
         """The environment of its programs."""
         return self._common
 
-    def _add_workers(self, cpus: int, nodes: int, rollout_workers: int, *, jobs: bool) -> None:
-        for program in (
-            stack.worker("loop", self._common, "loop-1"),
-            stack.worker("loop", self._common, "loop-2"),
-            stack.worker("projector", self._common),
-            *([stack.worker("jobs", self._common)] if jobs else []),
-        ):
-            self._add(program)
+    def _add_workers(
+        self, cpus: int, nodes: int, rollout_workers: int, *, jobs: bool, together: bool
+    ) -> None:
+        if not together:
+            for program in (
+                stack.worker("loop", self._common, "loop-1"),
+                stack.worker("loop", self._common, "loop-2"),
+                stack.worker("projector", self._common),
+                *([stack.worker("jobs", self._common)] if jobs else []),
+            ):
+                self._add(program)
         for number in range(1, nodes + 1):
             own = {"TANGRAM_NODE": f"n{number}", "TANGRAM_NODE_CPUS": str(cpus)}
             self._add(stack.worker("node", {**self._common, **own}, _numbered("node", number)))

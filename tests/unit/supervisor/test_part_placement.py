@@ -37,6 +37,39 @@ def free_again() -> Iterator[None]:
     confine(os.getpid(), usable_cores())
 
 
+def workers(tmp_path: Path, *, root: bool, **given: object) -> dict[str, Program]:
+    """Return the workers of a start by name."""
+    placement = PartPlacement(SharedCores(usable_cores(), frozenset()), tmp_path)
+    found = stack.workers(Options(**given), {"A": "1"}, placement, root=root)  # type: ignore[arg-type]
+    return {program.name: program for program in (*found.needed, *found.later)}
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_every_part_has_a_worker_unless_asked_otherwise(tmp_path: Path, *, root: bool) -> None:
+    assert set(workers(tmp_path, root=root)) == {"loop", "projector", "node", "jobs", "rollout"}
+
+
+def test_one_worker_hosts_all_parts_and_runs_jobs(tmp_path: Path) -> None:
+    (worker,) = workers(tmp_path, root=False, together=True).values()
+    assert set(worker.environment["TANGRAM_ROLE"].split(",")) == {
+        "loop", "projector", "node", "jobs", "rollout",
+    }  # fmt: skip
+    assert worker.environment["TANGRAM_NODE"]
+    assert worker.cpus == usable_cores()
+    assert "threads" in worker.command
+    assert worker.command[worker.command.index("-Q") + 1] == "jobs"
+
+
+@pytest.mark.parametrize(("root", "nodes"), [(True, 1), (False, 2)])
+def test_a_node_worker_that_is_root_or_one_of_several_stays_separate(
+    tmp_path: Path, *, root: bool, nodes: int
+) -> None:
+    found = workers(tmp_path, root=root, nodes=nodes, together=True)
+    assert "node" not in found.pop("worker").environment["TANGRAM_ROLE"].split(",")
+    assert {program.environment["TANGRAM_ROLE"] for program in found.values()} == {"node"}
+    assert len(found) == nodes
+
+
 @pytest.mark.usefixtures("free_again")
 def test_parts_run_on_shared_cores_once_all_are_ready(part: int, tmp_path: Path) -> None:
     placement = PartPlacement(SharedCores(usable_cores(), frozenset({FIRST})), tmp_path, tmp_path)
