@@ -4,30 +4,48 @@ Each round loads every version once, with one client and with 64, in turns; medi
 CPU seconds are those of all threads (`/proc/PID/task/*/schedstat`); the load generator is counted apart.
 ``--against FOLDER``: a checkout of another version, which this interpreter runs.
 
+``--gate`` compares with the stored result, both relative to a fixed piece of Python on the same machine.
+
 Targets, against the version before: CPU of all processes ≤ 0.5 with 64 clients; ≤ 1.5 ms with one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import redis
 
 from benchmarks.load import Load, run
 from benchmarks.process_costs import Costs
-from benchmarks.record import quantiles, store
+from benchmarks.record import RESULTS, quantiles, store
 from benchmarks.stack import ROOT, Stack, tangram
 from tangram_web.lib.env import embedded_redis_url
 
-CLIENTS = (1, 64)
+CLIENTS: Final = (1, 64)
+#: Growth of the CPU time of an action, relative to `calibration_us`, above which ``--gate`` warns, and fails.
+WARNS_ABOVE, FAILS_ABOVE = 0.1, 0.2
+#: Jobs and rollout workers start behind the others.
+SETTLE_SECONDS: Final = 8.0
 #: Commands that only observe.
-OBSERVING = frozenset({"info", "config|resetstat", "auth", "hello", "client|setinfo", "ping"})
+OBSERVING: Final = frozenset(
+    {"info", "config|resetstat", "auth", "hello", "client|setinfo", "ping"}
+)
+
+
+#: A checkout, and options of ``up``.
+Variant = tuple[Path, tuple[str, ...]]
+#: Variant and clients → a row for each round.
+Rounds = dict[str, list[dict[str, Any]]]
 
 
 def _measured(stack: Stack, clients: int, seconds: float) -> dict[str, Any]:
@@ -81,41 +99,95 @@ def _print(name: str, row: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
-    """Measure, print, store."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--against", type=Path, metavar="FOLDER")
-    parser.add_argument("--option", action="append", default=[], help="of up, for this version")
-    options = parser.parse_args()
-    roots = {"this": ROOT} | ({"before": options.against.resolve()} if options.against else {})
-    measured: dict[str, list[dict[str, Any]]] = {}
+def calibration_us() -> float:
+    """Return the CPU microseconds of a fixed piece of Python on this machine; the least of five runs."""
+    encode = msgspec.msgpack.Encoder().encode
+
+    def once() -> float:
+        began = time.process_time()
+        for number in range(20_000):
+            encode({"number": number, "name": f"act_{number:08x}", "list": [number] * 8})
+        return 1e6 * (time.process_time() - began) / 20_000
+
+    return round(min(once() for _ in range(5)), 3)
+
+
+def _measure(variants: Mapping[str, Variant], rounds: int, seconds: float) -> Rounds:
+    """Load each variant in turns; return the rows of each with 1 and with 64 clients."""
+    measured: Rounds = {}
     with ExitStack() as running:
         stacks = {}
-        for name, root in roots.items():
-            own = options.option if name == "this" else []
+        for name, (root, options) in variants.items():
             environment = {"PYTHONPATH": os.fspath(root)}
-            stacks[name] = running.enter_context(tangram(*own, environment=environment, root=root))
+            starting = tangram(*options, environment=environment, root=root)
+            stacks[name] = running.enter_context(starting)
             run(stacks[name].port, stacks[name].token, 16, 3.0)  # warm
-        for number in range(options.rounds):
+        time.sleep(SETTLE_SECONDS)
+        for number in range(rounds):
             turns = list(stacks.items()) if number % 2 == 0 else list(stacks.items())[::-1]
             for clients in CLIENTS:
                 for name, stack in turns:
-                    row = _measured(stack, clients, options.seconds)
+                    row = _measured(stack, clients, seconds)
                     measured.setdefault(f"{name} x{clients}", []).append(row)
+    return measured
+
+
+def _ratios(rows: Mapping[str, Any]) -> dict[str, float]:
+    """Return this version over the one before."""
+    return {
+        f"{key} x{clients}": round(
+            rows[f"this x{clients}"][key] / rows[f"before x{clients}"][key], 3
+        )
+        for clients in CLIENTS
+        for key in ("cpu_us_in_all", "per_second", "p50_ms")
+    }
+
+
+def _gate(rows: Mapping[str, Any], unit_us: float, stored: Mapping[str, Any]) -> int:
+    """Compare with what is stored, both relative to the calibration; return the exit code."""
+    code = 0
+    for clients in CLIENTS:
+        name = f"this x{clients}"
+        now, then = rows[name]["cpu_us"], stored["rows"][name]["cpu_us"]
+        scale = stored["calibration_us"] / unit_us
+        growth = sum(now.values()) * scale / sum(then.values()) - 1
+        parts = {part: round(now[part] * scale - then.get(part, 0.0), 1) for part in now}
+        worst = dict(sorted(parts.items(), key=lambda each: -each[1])[:4])
+        print(f"{name}: {growth:+.0%} CPU time an action; most, in µs: {worst}")
+        if growth > FAILS_ABOVE:
+            code = 1
+        elif growth > WARNS_ABOVE:
+            print(f"warning: {name} takes more than {WARNS_ABOVE:.0%} more than is stored")
+    return code
+
+
+def main() -> int:
+    """Measure, print, store; with ``--gate`` compare, and store nothing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--against", type=Path, metavar="FOLDER")
+    parser.add_argument("--together", action="store_true", help="measure up --together as well")
+    parser.add_argument("--gate", action="store_true", help="fail above 20 % more than is stored")
+    options = parser.parse_args()
+    variants: dict[str, Variant] = {"this": (ROOT, ())}
+    if options.together:
+        variants["together"] = (ROOT, ("--together",))
+    if options.against:
+        variants["before"] = (options.against.resolve(), ())
+    unit_us = calibration_us()
+    measured = _measure(variants, options.rounds, options.seconds)
     rows = {name: _median(rounds) for name, rounds in sorted(measured.items())}
     for name, row in rows.items():
         _print(name, row)
-    ratios: dict[str, float] = {}
-    if options.against:
-        for clients in CLIENTS:
-            this, before = rows[f"this x{clients}"], rows[f"before x{clients}"]
-            for key in ("cpu_us_in_all", "per_second", "p50_ms"):
-                ratios[f"{key} x{clients}"] = round(this[key] / before[key], 3)
-        print(ratios)
-    print("stored in", store("action_path", {"rows": rows, "ratios": ratios, "rounds": measured}))
+    if options.gate:
+        return _gate(rows, unit_us, json.loads((RESULTS / "action_path.json").read_text()))
+    ratios = _ratios(rows) if options.against else {}
+    print(ratios)
+    found = {"calibration_us": unit_us, "rows": rows, "ratios": ratios}
+    print("stored in", store("action_path", found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
