@@ -36,7 +36,7 @@ from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, ShapedLedger
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import fits_at_once, policy_of
-from scheduler.core.cycle.resizer import Resizer, malleable
+from scheduler.core.cycle.resizer import Resizer, gains, losses, malleable
 from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group, fair_share
@@ -86,7 +86,7 @@ class GroupArranger:
         self._shares: ShareBook | None = None
         self._groups: dict[tuple[ResourceId, str], list[Candidate]] = {}
         #: Kind and pool → milli-units reserved by all candidates of this scan.
-        self._admitted: Counter[tuple[str, str]] = Counter()
+        self._admitted: dict[tuple[str, str], int] = {}
         #: Candidates to grant, with the amount of their key resource where a policy has chosen it.
         self._granted: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
@@ -124,7 +124,8 @@ class GroupArranger:
         else:
             self._groups.setdefault((key, live.pool), []).append(candidate)
             if self._state.supply.resident:
-                self._admitted[live.needs.key, live.pool] += live.needs.key_amount
+                kind = live.needs.key, live.pool
+                self._admitted[kind] = self._admitted.get(kind, 0) + live.needs.key_amount
 
     def _reserve(
         self,
@@ -190,16 +191,17 @@ class GroupArranger:
         self._admitted.clear()
         self._resize_changed(scan)
         self._return_shares()
-        if self._lazy_resizer is not None:
-            decisions += self._lazy_resizer.losses()
+        resizer = self._lazy_resizer
+        changes = [] if resizer is None else resizer.changes()
+        decisions += losses(changes)
         for member, amount in sorted(self._granted, key=lambda one: one[0].live.order):
             self._at_work.actions = (member.live,)
             self._release(member)
             grant(state, member.live, member.node, decisions, amount)
         self._granted.clear()
-        if self._lazy_resizer is not None:
-            decisions += self._lazy_resizer.gains()
-            self._lazy_resizer.commit()
+        if resizer is not None:
+            decisions += gains(changes)
+            resizer.commit(changes)
         elsewhere = False
         for key, candidate in self._evicted:
             self._release(candidate)
@@ -274,7 +276,9 @@ class GroupArranger:
         kind = lives[0].needs.key
         hosted = key in state.supply.resident
         resident = hosted and all(live.needs.resident for live in lives)
-        capped = not (resident and fits_at_once(state, kind, pool, self._admitted[kind, pool]))
+        capped = not (
+            resident and fits_at_once(state, kind, pool, self._admitted.get((kind, pool), 0))
+        )
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cap_by_share(key, members, group)

@@ -62,6 +62,8 @@ def finish(
     del state.actions[action.id]
     if state.learned.choices:
         state.learned.choices.pop(action.id, None)
+    if state.learned.profiles:
+        state.learned.profiles.pop(action.id, None)
     if state.critical_paths.accounts:
         state.critical_paths.finished(state.trajectory_of(live), live, state.now)
     completed = outcome is COMPLETED
