@@ -103,6 +103,9 @@ class CpuLedger:
         """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
         if not amounts:
             return True
+        if len(amounts) == 1 and amounts[0] >= MILLI:  # nearly always
+            amount = amounts[0]
+            return amount <= self._free_milli and amount <= self.free and not amount % MILLI
         whole = light = 0
         room = self._yielding_capacity - self._yielding
         for amount in amounts:

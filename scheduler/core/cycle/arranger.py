@@ -194,7 +194,9 @@ class GroupArranger:
         resizer = self._lazy_resizer
         changes = [] if resizer is None else resizer.changes()
         decisions += losses(changes)
-        for member, amount in sorted(self._granted, key=lambda one: one[0].live.order):
+        if len(self._granted) > 1:
+            self._granted.sort(key=lambda one: one[0].live.order)
+        for member, amount in self._granted:
             self._at_work.actions = (member.live,)
             self._release(member)
             grant(state, member.live, member.node, decisions, amount)
@@ -230,7 +232,7 @@ class GroupArranger:
     ) -> None:
         """Let the policy of ``pool`` decide about one group."""
         state, ledger = self._state, self._state.supply.ledgers[key]
-        if not any(len(_counts(member)) > 1 for member in members):
+        if max([len(_counts(member)) for member in members]) == 1:
             self._grant_all(key, members, claims)
             return
         for member in members:
@@ -254,7 +256,7 @@ class GroupArranger:
     def _grant_all(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
         """Grant a group in which each candidate has one feasible unit count (Algorithm 1, lines 5, 6)."""
         self._granted += ((member, None) for member in members)
-        if self._state.resizing.enabled and self._resizer.runners(key):
+        if self._state.resizing.pools and self._resizer.runners(key):
             free = available(self._state.supply.ledgers[key], claims)
             self._resizer.share_out(key, free, ())
             self._resizer.grow()

@@ -42,7 +42,7 @@ _ORDER = attrgetter("order")
 
 def malleable(state: State, live: LiveAction) -> bool:
     """Return whether ``live`` may be resized while it runs, in a pool whose policy does that."""
-    return live.resizable and policy_of(state, live.pool).resizes
+    return live.resizable and live.pool in state.resizing.pools
 
 
 class Resizer:
@@ -76,9 +76,8 @@ class Resizer:
         node = state.supply.nodes.get(resource.partition(":")[2])
         if node is None or node.state is not READY:
             return []
-        pools = {live.pool for live in there.values()}
-        resizing = {pool for pool in pools if policy_of(state, pool).resizes}
-        found = [live for live in there.values() if live.aborting is None and live.pool in resizing]
+        pools = state.resizing.pools
+        found = [live for live in there.values() if live.aborting is None and live.pool in pools]
         found.sort(key=_ORDER)
         return found
 
@@ -89,7 +88,7 @@ class Resizer:
             return False
         self._givers.clear()  # an action that shrinks can give less from now on
         widths = [_held(live).amount for live in runners]
-        least = [_counts(live)[0] for live in runners]
+        least = [live.action.cost[live.needs.key][0] for live in runners]
         wanted = (*claims, amount)
         if sum(wanted) > ledger.free + sum(widths) - sum(least):
             return False
@@ -152,9 +151,14 @@ class Resizer:
     def _purses(
         self, resource: ResourceId, runners: list[LiveAction], arriving: Sequence[LiveAction]
     ) -> dict[str, int] | None:
-        """Return what each project's actions may hold beyond their smallest counts; None without shares."""
+        """Return what each project's actions may hold beyond their smallest counts; None without shares.
+
+        There are some ``runners`` or ``arriving`` ones.
+        """
+        if not self._state.sharing.cohorts:
+            return None
         several = [*runners, *arriving]
-        key = cohort_at(self._state, several[0].pool, resource) if several else None
+        key = cohort_at(self._state, several[0].pool, resource)
         if key is None:
             return None
         spare = {live.action.project: 0 for live in several}
@@ -222,8 +226,7 @@ class Resizer:
         if live.id not in self._before:
             self._before[live.id] = held
             account(self._state, live)
-        others = (each for each in live.allocations if each.resource != held.resource)
-        live.allocations = (*others, allocation)
+        live.allocations = _with(live, allocation)
         if self._state.sharing.cohorts:
             charge(self._state, live, (held,), -1)
             charge(self._state, live, (allocation,))
@@ -263,22 +266,30 @@ class Change(NamedTuple):
 def losses(changes: Sequence[Change]) -> Iterator[Resize]:
     """Yield resizes of actions that lose units: nodes must apply them before the units are granted."""
     for live, before, after in changes:
-        kept = tuple(sorted(set(before.units) & set(after.units)))
+        kept = set(before.units).intersection(after.units)
         if len(kept) < len(before.units):
-            yield _resize(live, Allocation(after.resource, len(kept) * MILLI, kept))
+            units = tuple(sorted(kept))
+            yield _resize(live, Allocation(after.resource, len(units) * MILLI, units))
 
 
 def gains(changes: Sequence[Change]) -> Iterator[Resize]:
     """Yield resizes of actions that gain units."""
     for live, before, after in changes:
-        if set(after.units) - set(before.units):
+        if not set(before.units).issuperset(after.units):
             yield _resize(live, after)
 
 
 def _resize(live: LiveAction, allocation: Allocation) -> Resize:
-    others = (each for each in live.allocations if each.resource != allocation.resource)
-    everything = (*others, allocation)
+    everything = _with(live, allocation)
     return Resize(live.id, live.node or "", live.attempt, allocation, everything)
+
+
+def _with(live: LiveAction, allocation: Allocation) -> tuple[Allocation, ...]:
+    """Return what ``live`` holds, with another ``allocation`` of that resource, which comes last."""
+    if len(live.allocations) == 1:
+        return (allocation,)
+    others = [each for each in live.allocations if each.resource != allocation.resource]
+    return (*others, allocation)
 
 
 def _held(live: LiveAction) -> Allocation:
@@ -295,10 +306,10 @@ def _widest(runners: Sequence[LiveAction], widths: list[int], least: list[int]) 
     if not able:
         return None
     most = max([widths[at] for at in able])
-    return min(
-        [at for at in able if widths[at] == most],
-        key=lambda at: tuple(map(neg, runners[at].order)),
-    )
+    widest = [at for at in able if widths[at] == most]
+    if len(widest) == 1:
+        return widest[0]
+    return min(widest, key=lambda at: tuple(map(neg, runners[at].order)))
 
 
 def _counts(live: LiveAction) -> tuple[int, ...]:

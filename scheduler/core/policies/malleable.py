@@ -61,9 +61,12 @@ def distribute_units(
     steps in all.
     """
     counts = [action.profile.counts for action in actions]
+    most = [each[-1] for each in counts]
+    if sum(most) <= total and not allowances:
+        return most
     wide = [each[0] for each in counts]
     left = total - sum(wide)
-    if left <= 0 or not actions:
+    if left <= 0:
         return wide
     gains = [action.profile.gains for action in actions]
     # Negative: a heap has its smallest entry first.
