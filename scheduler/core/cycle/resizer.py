@@ -231,17 +231,17 @@ class Resizer:
             charge(self._state, live, (held,), -1)
             charge(self._state, live, (allocation,))
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[UnitChange]:
         """Return the actions that hold other units than at the beginning of the cycle."""
         changed = []
         for action_id, before in self._before.items():
             live = self._state.actions[action_id]
             after = _held(live)
             if after != before:
-                changed.append(Change(live, before, after))
+                changed.append(UnitChange(live, before, after))
         return changed
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[UnitChange]) -> None:
         """Record when and to what the changed actions were resized."""
         now = self._state.now
         for live, before, after in changes:
@@ -255,7 +255,7 @@ class Resizer:
         self._runners.clear()
 
 
-class Change(NamedTuple):
+class UnitChange(NamedTuple):
     """A running action whose units one cycle has changed."""
 
     live: LiveAction
@@ -263,7 +263,7 @@ class Change(NamedTuple):
     after: Allocation
 
 
-def losses(changes: Sequence[Change]) -> Iterator[Resize]:
+def losses(changes: Sequence[UnitChange]) -> Iterator[Resize]:
     """Yield resizes of actions that lose units: nodes must apply them before the units are granted."""
     for live, before, after in changes:
         kept = set(before.units).intersection(after.units)
@@ -272,7 +272,7 @@ def losses(changes: Sequence[Change]) -> Iterator[Resize]:
             yield _resize(live, Allocation(after.resource, len(units) * MILLI, units))
 
 
-def gains(changes: Sequence[Change]) -> Iterator[Resize]:
+def gains(changes: Sequence[UnitChange]) -> Iterator[Resize]:
     """Yield resizes of actions that gain units."""
     for live, before, after in changes:
         if not set(before.units).issuperset(after.units):

@@ -66,3 +66,10 @@ class Learned:
             before = FamilyCpuUsage(0.0, 0)
         most = max(cores, before.most_cores * DECAY)
         self.cpu_usage[family] = FamilyCpuUsage(most, before.observations + 1)
+
+    def forget_action(self, name: ActionId) -> None:
+        """Drop what was computed for an action that is finished."""
+        if self.choices:
+            self.choices.pop(name, None)
+        if self.profiles:
+            self.profiles.pop(name, None)
