@@ -62,7 +62,8 @@ class CpuLedger:
     @property
     def free(self) -> int:
         """Milli-cores not held, those on shared cores included; see `free_cores`."""
-        return self._capacity - self._held + min(self._light, self._budget)
+        light, budget = self._light, self._budget
+        return self._capacity - self._held + (light if light < budget else budget)
 
     @property
     def free_cores(self) -> int:
@@ -102,6 +103,9 @@ class CpuLedger:
         """Say whether all ``amounts`` could be allocated now, at once, to different holders."""
         if not amounts:
             return True
+        if len(amounts) == 1 and amounts[0] >= MILLI:  # nearly always
+            amount = amounts[0]
+            return amount <= self._free_milli and amount <= self.free and not amount % MILLI
         whole = light = 0
         room = self._yielding_capacity - self._yielding
         for amount in amounts:
@@ -115,14 +119,14 @@ class CpuLedger:
                 light += amount
             else:
                 return False
+        free = self.free
+        if not light:
+            return whole <= self._free_milli and whole <= free >= 0
         excess = self._excess(self._light + light) - self._excess(self._light)
-        if whole + excess > self.free or self.free < 0:
+        if whole + excess > free or free < 0:
             return False
-        if light:
-            missing = self._cores_for(self._light + light) - len(self._shared)
-            if missing > 0:
-                whole += missing * MILLI
-        return whole <= self._free_milli
+        missing = self._cores_for(self._light + light) - len(self._shared)
+        return whole + max(0, missing) * MILLI <= self._free_milli
 
     def allocate(self, holder: str, amount: int, near: Sequence[int] = ()) -> Allocation:
         """Allocate cores. Raises CapacityError when they do not fit or ``holder`` has some.
@@ -206,37 +210,46 @@ class CpuLedger:
         more = amount - held.amount
         if more > 0 and not self.fits((more,)):
             raise CapacityError(f"{self.resource} has {self.free} free, {more} more were requested")
-        units = self._cores_to_keep(held.units, amount // MILLI, set(prefer))
-        for core in set(held.units) - set(units):
-            self._drop_holder(self._exclusive, core)
-        wanted = amount // MILLI - len(units)
-        preferred = [core for core in prefer if core in self._group_of and self._is_free(core)][
-            :wanted
-        ]
-        for core in preferred:
-            self._exclusive[core] = 1
-            self._classify(core)
-        taken = self._take(wanted - len(preferred), self._near_group((*units, *preferred)))
-        for core in taken:
-            self._exclusive[core] = 1
-        allocation = Allocation(self.resource, amount, tuple(sorted((*units, *preferred, *taken))))
+        units = self._cores_to_keep(held.units, amount // MILLI, prefer)
+        if more < 0:
+            for core in set(held.units).difference(units):
+                self._drop_holder(self._exclusive, core)
+        else:
+            units = (*units, *self._take_more(units, amount // MILLI - len(units), prefer))
+        allocation = Allocation(self.resource, amount, tuple(sorted(units)))
         self._holders[holder] = allocation
         self._held += more
         return allocation
 
+    def _take_more(self, units: Sequence[int], count: int, prefer: Sequence[int]) -> list[int]:
+        """Take ``count`` free cores for a holder of ``units``, those of ``prefer`` first."""
+        taken: list[int] = []
+        for core in prefer:
+            if len(taken) < count and core in self._group_of and self._is_free(core):
+                self._exclusive[core] = 1
+                self._classify(core)
+                taken.append(core)
+        further = self._take(count - len(taken), self._near_group((*units, *taken)))
+        for core in further:
+            self._exclusive[core] = 1
+        return [*taken, *further]
+
     def _cores_to_keep(
-        self, units: Sequence[int], count: int, preferred: set[int]
+        self, units: Sequence[int], count: int, preferred: Sequence[int]
     ) -> Sequence[int]:
         """Return the ``count`` cores that a holder of ``units`` keeps."""
         if count >= len(units):
             return units
-        mine = Counter(self._group_of.get(core) for core in units)
+        groups = self._group_of
+        if len(self._free) == 1 and not preferred and all(map(groups.__contains__, units)):
+            return sorted(units)[:count]
+        mine = Counter(groups.get(core) for core in units)
         return sorted(
             units,
             key=lambda core: (
                 core not in preferred,
-                core not in self._group_of,
-                -mine[self._group_of.get(core)],
+                core not in groups,
+                -mine[groups.get(core)],
                 core,
             ),
         )[:count]

@@ -84,28 +84,39 @@ class _Place(msgspec.Struct, frozen=True, gc=False):
 class Cycle:
     """One cycle: scans of all queues until a scan changes nothing for the next one."""
 
-    __slots__ = ("_arranger", "_at_work", "_decisions", "_scan", "_state")
+    __slots__ = ("_at_work", "_decisions", "_lazy_arranger", "_scan", "_state")
 
     def __init__(self, state: State, decisions: list[Decision], at_work: AtWork) -> None:
         self._state = state
         self._decisions = decisions
         self._at_work = at_work
-        self._arranger = GroupArranger(state, at_work)
-        self._scan = Scan()
+        self._lazy_arranger: GroupArranger | None = None
+        self._scan = Scan(paced=state.supply.paced, beside=state.supply.beside)
 
     def run(self) -> bool:
         """Scan every queue once, then arrange; return whether another scan may admit more."""
-        supply = self._state.supply
-        self._scan = Scan(paced=supply.paced, beside=supply.beside)
-        self._arranger.begin_scan()
+        self._scan.begin()
+        if self._lazy_arranger is not None:
+            self._lazy_arranger.begin_scan()
         self._scan_heads()
+        if self._lazy_arranger is None and not self._state.resizing.changed:
+            return False
         return self._arranger.arrange(self._scan, self._decisions)
+
+    @property
+    def _arranger(self) -> GroupArranger:
+        """Candidates and shares of the cycle; made when it is first needed, for most cycles never."""
+        if self._lazy_arranger is None:
+            self._lazy_arranger = GroupArranger(self._state, self._at_work)
+            self._lazy_arranger.begin_scan()
+        return self._lazy_arranger
 
     # Phase 1: scan
 
     def _scan_heads(self) -> None:
-        state, arranger = self._state, self._arranger
+        state = self._state
         heads = self._heads()
+        ranked = len(heads) > 1
         shared = bool(state.sharing.cohorts)
         while heads:
             borrows, rank, queue = heads[0]
@@ -116,28 +127,35 @@ class Cycle:
                 shared
                 and live is not None
                 and not (borrows or key.held)
-                and arranger.shares.borrows(key)
+                and self._arranger.shares.borrows(key)
             ):
                 heapreplace(heads, (True, rank, queue))
                 continue
             if live is not None and self._admit(queue, live):
                 following = queue.head()
                 if following is not None:
-                    heapreplace(heads, (borrows, self._rank(key, following), queue))
+                    rank = self._rank(key, following) if ranked else ()
+                    heapreplace(heads, (borrows, rank, queue))
                     continue
                 state.queues.retire(key)
             heappop(heads)
 
     def _heads(self) -> list[tuple[bool, Rank, WaitQueue]]:
-        """Return the queues as a heap by rank of their heads; arrivals differ, so no ranks are equal."""
+        """Return the queues as a heap by rank of their heads; arrivals differ, so no ranks are equal.
+
+        A queue alone needs no rank.
+        """
         state = self._state
-        heads: list[tuple[bool, Rank, WaitQueue]] = []
+        found: list[tuple[WaitQueue, LiveAction]] = []
         for key, queue in list(state.queues.active.items()):
             live = queue.head()
             if live is None:
                 state.queues.retire(key)
             else:
-                heads.append((False, self._rank(key, live), queue))
+                found.append((queue, live))
+        if len(found) == 1:
+            return [(False, (), found[0][0])]
+        heads = [(False, self._rank(queue.key, live), queue) for queue, live in found]
         heapify(heads)
         return heads
 
@@ -192,14 +210,15 @@ class Cycle:
 
     def _waits_aside(self, queue: WaitQueue, live: LiveAction) -> WaitReason | None:
         """Return why ``live`` waits without blocking or claiming anything, if so."""
-        key, arranger = queue.key, self._arranger
+        key = queue.key
         if (halted := self._halted(key)) is not None:
             return halted
-        if key.needs.project and (short := arranger.short_of_share(queue)) is not None:
+        if key.needs.project and (short := self._arranger.short_of_share(queue)) is not None:
             cohort, amount = short
-            first = arranger.shares.first(cohort, key.needs.project)
+            shares = self._arranger.shares
+            first = shares.first(cohort, key.needs.project)
             if first is None:
-                arranger.shares.wait(cohort, live, amount)
+                shares.wait(cohort, live, amount)
             return WaitReason("share", cohort.name, first)
         return self._state.residency.held_back(queue) if key.needs.resident else None
 
@@ -270,7 +289,7 @@ class Cycle:
             else:
                 full.append(node)
         live = queue.head()
-        if live is not None and policy_of(state, queue.key.pool).resizes:
+        if live is not None and queue.key.pool in state.resizing.pools:
             for node in full:
                 on_node = queue.on_node(node.name)
                 if self._deferred(live, _key_at(live, node.name)):
@@ -282,7 +301,7 @@ class Cycle:
         """Grant ``live`` or make it a candidate; False if its group is deferred."""
         state = self._state
         key = _key_at(live, place.node) if live.needs.key else None
-        if key is None and not policy_of(state, live.pool).resizes:
+        if key is None and live.pool not in state.resizing.pools:
             grant(state, live, place.node, self._decisions)
             return True
         if key is not None and self._deferred(live, key):

@@ -36,7 +36,7 @@ from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, ShapedLedger
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import fits_at_once, policy_of
-from scheduler.core.cycle.resizer import Resizer, malleable
+from scheduler.core.cycle.resizer import Resizer, gains, losses, malleable
 from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group, fair_share
@@ -86,7 +86,7 @@ class GroupArranger:
         self._shares: ShareBook | None = None
         self._groups: dict[tuple[ResourceId, str], list[Candidate]] = {}
         #: Kind and pool → milli-units reserved by all candidates of this scan.
-        self._admitted: Counter[tuple[str, str]] = Counter()
+        self._admitted: dict[tuple[str, str], int] = {}
         #: Candidates to grant, with the amount of their key resource where a policy has chosen it.
         self._granted: list[tuple[Candidate, int | None]] = []
         self._evicted: list[tuple[ResourceId, Candidate]] = []
@@ -124,7 +124,8 @@ class GroupArranger:
         else:
             self._groups.setdefault((key, live.pool), []).append(candidate)
             if self._state.supply.resident:
-                self._admitted[live.needs.key, live.pool] += live.needs.key_amount
+                kind = live.needs.key, live.pool
+                self._admitted[kind] = self._admitted.get(kind, 0) + live.needs.key_amount
 
     def _reserve(
         self,
@@ -190,16 +191,19 @@ class GroupArranger:
         self._admitted.clear()
         self._resize_changed(scan)
         self._return_shares()
-        if self._lazy_resizer is not None:
-            decisions += self._lazy_resizer.losses()
-        for member, amount in sorted(self._granted, key=lambda one: one[0].live.order):
+        resizer = self._lazy_resizer
+        changes = [] if resizer is None else resizer.changes()
+        decisions += losses(changes)
+        if len(self._granted) > 1:
+            self._granted.sort(key=lambda one: one[0].live.order)
+        for member, amount in self._granted:
             self._at_work.actions = (member.live,)
             self._release(member)
             grant(state, member.live, member.node, decisions, amount)
         self._granted.clear()
-        if self._lazy_resizer is not None:
-            decisions += self._lazy_resizer.gains()
-            self._lazy_resizer.commit()
+        if resizer is not None:
+            decisions += gains(changes)
+            resizer.commit(changes)
         elsewhere = False
         for key, candidate in self._evicted:
             self._release(candidate)
@@ -228,7 +232,7 @@ class GroupArranger:
     ) -> None:
         """Let the policy of ``pool`` decide about one group."""
         state, ledger = self._state, self._state.supply.ledgers[key]
-        if not any(len(_counts(member)) > 1 for member in members):
+        if max([len(_counts(member)) for member in members]) == 1:
             self._grant_all(key, members, claims)
             return
         for member in members:
@@ -252,7 +256,7 @@ class GroupArranger:
     def _grant_all(self, key: ResourceId, members: list[Candidate], claims: list[int]) -> None:
         """Grant a group in which each candidate has one feasible unit count (Algorithm 1, lines 5, 6)."""
         self._granted += ((member, None) for member in members)
-        if self._state.resizing.enabled and self._resizer.runners(key):
+        if self._state.resizing.pools and self._resizer.runners(key):
             free = available(self._state.supply.ledgers[key], claims)
             self._resizer.share_out(key, free, ())
             self._resizer.grow()
@@ -274,7 +278,9 @@ class GroupArranger:
         kind = lives[0].needs.key
         hosted = key in state.supply.resident
         resident = hosted and all(live.needs.resident for live in lives)
-        capped = not (resident and fits_at_once(state, kind, pool, self._admitted[kind, pool]))
+        capped = not (
+            resident and fits_at_once(state, kind, pool, self._admitted.get((kind, pool), 0))
+        )
         beside = [other.live for other in others]
         group = group_of(state, key, pool, lives, beside, claims, capped=capped)
         self._cap_by_share(key, members, group)

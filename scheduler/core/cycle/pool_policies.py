@@ -132,6 +132,6 @@ def load_policies(state: State) -> None:
     """Read the policies of the configuration in force."""
     state.pools.policies.clear()
     pools = state.config.pools
-    state.resizing.enabled = any(policy_of(state, name).resizes for name in pools)
-    if state.resizing.enabled:
+    state.resizing.pools = {name for name in pools if policy_of(state, name).resizes}
+    if state.resizing.pools:
         state.resizing.changed.update(state.supply.ledgers)

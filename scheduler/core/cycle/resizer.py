@@ -1,7 +1,7 @@
 """Resizer: shrinks running malleable actions for waiting ones, and grows them into free units.
 
 One `Resizer` lives for one cycle. It changes ledgers at once, so that the scan and the policies see
-the result, and reports the changes at the end: `losses` go out before the grants that use the
+the result, and reports the `changes` at the end: `losses` go out before the grants that use the
 units, `gains` after them. A node receives both in this order.
 
 Accounting. Work done is the integral of E(m) · m over the time an action ran with m units, so the
@@ -11,12 +11,12 @@ end of a resized action is predicted from the rest of T_ori; the integral of m i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
-from typing import cast
+from operator import attrgetter, neg
+from typing import NamedTuple, cast
 
-from domain.action import EXEC, GRANTED, RUNNING
 from domain.allocation import Allocation
 from domain.decisions import Resize
 from domain.errors import CapacityError
@@ -27,7 +27,7 @@ from scheduler.core.cycle.pool_policies import policy_of
 from scheduler.core.policies.group import ResizeCandidate
 from scheduler.core.sharing.cohorts import CohortKey
 from scheduler.core.sharing.shares import ShareBook, charge, cohort_at
-from scheduler.core.state.durations import account, left_seconds
+from scheduler.core.state.durations import account, left_seconds, speedup_of
 from scheduler.core.state.live import READY, LiveAction
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
@@ -37,18 +37,12 @@ RESIZE_SECONDS = 0.25
 #: Changes of one action that `Finish` lists; the journal has all.
 WIDTHS_KEPT = 512
 
-_HELD = frozenset({GRANTED, RUNNING})
+_ORDER = attrgetter("order")
 
 
 def malleable(state: State, live: LiveAction) -> bool:
     """Return whether ``live`` may be resized while it runs, in a pool whose policy does that."""
-    action = live.action
-    return (
-        action.malleable
-        and action.kind is EXEC
-        and len(action.cost.get(live.needs.key, ())) > 1
-        and policy_of(state, live.pool).resizes
-    )
+    return live.resizable and live.pool in state.resizing.pools
 
 
 class Resizer:
@@ -70,29 +64,22 @@ class Resizer:
         """Return the running actions that may be resized on ``resource``, in order."""
         found = self._runners.get(resource)
         if found is None:
-            state = self._state
-            there = state.supply.resizable.get(resource.partition(":")[2])
-            found = []
-            # isinstance with the protocol would take longer than resizing.
-            if there and hasattr(state.supply.ledgers.get(resource), "resize"):
-                found = [
-                    live
-                    for live in there.values()
-                    if live.key_resource == resource and self._resizable(live)
-                ]
-                found.sort(key=lambda live: live.order)
-            self._runners[resource] = found
+            found = self._runners[resource] = self._find_runners(resource)
         return found
 
-    def _resizable(self, live: LiveAction) -> bool:
-        node = self._state.supply.nodes.get(live.node or "")
-        return (
-            live.state in _HELD
-            and live.aborting is None
-            and node is not None
-            and node.state is READY
-            and malleable(self._state, live)
-        )
+    def _find_runners(self, resource: ResourceId) -> list[LiveAction]:
+        state = self._state
+        there = state.supply.resizable.get(resource)
+        # isinstance with the protocol would take longer than resizing.
+        if not there or not hasattr(state.supply.ledgers.get(resource), "resize"):
+            return []
+        node = state.supply.nodes.get(resource.partition(":")[2])
+        if node is None or node.state is not READY:
+            return []
+        pools = state.resizing.pools
+        found = [live for live in there.values() if live.aborting is None and live.pool in pools]
+        found.sort(key=_ORDER)
+        return found
 
     def make_room(self, resource: ResourceId, claims: Sequence[int], amount: int) -> bool:
         """Shrink the widest actions until ``amount`` fits beside ``claims``; else change nothing."""
@@ -100,21 +87,21 @@ class Resizer:
         if ledger is None or not runners:
             return False
         self._givers.clear()  # an action that shrinks can give less from now on
-        spare = sum(_held(live).amount - _counts(live)[0] for live in runners)
-        if amount + sum(claims) > ledger.free + spare:
+        widths = [_held(live).amount for live in runners]
+        least = [live.action.cost[live.needs.key][0] for live in runners]
+        wanted = (*claims, amount)
+        if sum(wanted) > ledger.free + sum(widths) - sum(least):
             return False
         undo: list[tuple[LiveAction, Allocation]] = []
-        heap = [(-_held(live).amount, tuple(-n for n in live.order), live) for live in runners]
-        heapify(heap)
-        while heap and not ledger.fits((*claims, amount)):
-            _, order, live = heappop(heap)
-            held = _held(live)
-            smaller = [count for count in _counts(live) if count < held.amount]
-            if smaller:
-                undo.append((live, held))
-                self._set(live, smaller[-1])
-                heappush(heap, (-smaller[-1], order, live))
-        if ledger.fits((*claims, amount)):
+        while not ledger.fits(wanted):
+            at = _widest(runners, widths, least)
+            if at is None:
+                break
+            undo.append((runners[at], _held(runners[at])))
+            counts = _counts(runners[at])
+            widths[at] = counts[bisect_left(counts, widths[at]) - 1]
+            self._set(runners[at], widths[at])
+        if ledger.fits(wanted):
             return True
         for live, held in reversed(undo):
             self._set(live, held.amount, held.units)
@@ -127,35 +114,51 @@ class Resizer:
 
         ``free`` milli-units may be used beside those that running actions hold; `grow` follows.
         """
-        state = self._state
-        runners = []
-        for live in self.runners(resource):
-            if live.resized_at is None or live.resized_at + RESIZE_SECONDS <= state.now:
-                runners.append(live)
-            else:
-                state.timers.set(live.resized_at + RESIZE_SECONDS, TimerKind.RESIZE, resource)
-                state.resizing.due[resource] = live.resized_at + RESIZE_SECONDS
-        total = free + sum(_held(live).amount for live in runners)
+        runners = self._settled(resource)
         several = [*runners, *arriving]
+        self._growing = []
+        if not several:
+            return []
+        held = [_held(live).amount for live in runners]
+        total = free + sum(held)
         purses = self._purses(resource, runners, arriving)
-        wide = self._resize(several, total, purses) if several else []
+        wide = self._resize(several, total, purses)
         if (
             purses is not None and total - sum(wide) >= MILLI
         ):  # perhaps more than all of them can use
-            state.sharing.limited.add(resource)
-        targets = list(zip(runners, wide, strict=False))
-        for live, width in targets:
-            if width < _held(live).amount:
+            self._state.sharing.limited.add(resource)
+        for live, has, width in zip(runners, held, wide, strict=False):
+            if width < has:
                 self._set(live, width)
-        self._growing = [(live, width) for live, width in targets if width > _held(live).amount]
+            elif width > has:
+                self._growing.append((live, width))
         return wide[len(runners) :]
+
+    def _settled(self, resource: ResourceId) -> list[LiveAction]:
+        """Return the runners that were not resized a moment ago; a timer lets a cycle examine the others."""
+        state, settled, due = self._state, [], None
+        for live in self.runners(resource):
+            if live.resized_at is None or live.resized_at + RESIZE_SECONDS <= state.now:
+                settled.append(live)
+            else:
+                due = live.resized_at + RESIZE_SECONDS
+        # One timer is enough, that of the last one: a timer before it would be stale.
+        if due is not None and state.resizing.due.get(resource) != due:
+            state.timers.set(due, TimerKind.RESIZE, resource)
+            state.resizing.due[resource] = due
+        return settled
 
     def _purses(
         self, resource: ResourceId, runners: list[LiveAction], arriving: Sequence[LiveAction]
     ) -> dict[str, int] | None:
-        """Return what each project's actions may hold beyond their smallest counts; None without shares."""
+        """Return what each project's actions may hold beyond their smallest counts; None without shares.
+
+        There are some ``runners`` or ``arriving`` ones.
+        """
+        if not self._state.sharing.cohorts:
+            return None
         several = [*runners, *arriving]
-        key = cohort_at(self._state, several[0].pool, resource) if several else None
+        key = cohort_at(self._state, several[0].pool, resource)
         if key is None:
             return None
         spare = {live.action.project: 0 for live in several}
@@ -208,16 +211,12 @@ class Resizer:
         self, lives: Sequence[LiveAction], total: int, allowances: dict[str, int] | None
     ) -> list[int]:
         """Return the milli-units of each action by the pool's policy."""
+        state = self._state
         candidates = [
-            ResizeCandidate(
-                _counts(live),
-                live.action.elasticity,
-                left_seconds(self._state, live),
-                live.action.project,
-            )
+            ResizeCandidate(speedup_of(state, live), left_seconds(state, live), live.action.project)
             for live in lives
         ]
-        return policy_of(self._state, lives[0].pool).resize(candidates, total, allowances)
+        return policy_of(state, lives[0].pool).resize(candidates, total, allowances)
 
     def _set(self, live: LiveAction, amount: int, prefer: Sequence[int] = ()) -> None:
         held = _held(live)
@@ -227,29 +226,25 @@ class Resizer:
         if live.id not in self._before:
             self._before[live.id] = held
             account(self._state, live)
-        others = (each for each in live.allocations if each.resource != held.resource)
-        live.allocations = (*others, allocation)
+        live.allocations = _with(live, allocation)
         if self._state.sharing.cohorts:
             charge(self._state, live, (held,), -1)
             charge(self._state, live, (allocation,))
 
-    def losses(self) -> Iterator[Resize]:
-        """Yield resizes of actions that lose units: nodes must apply them before the units are granted."""
-        for live, before, after in self._changed():
-            kept = tuple(sorted(set(before.units) & set(after.units)))
-            if len(kept) < len(before.units):
-                yield _resize(live, Allocation(after.resource, len(kept) * MILLI, kept))
+    def changes(self) -> list[UnitChange]:
+        """Return the actions that hold other units than at the beginning of the cycle."""
+        changed = []
+        for action_id, before in self._before.items():
+            live = self._state.actions[action_id]
+            after = _held(live)
+            if after != before:
+                changed.append(UnitChange(live, before, after))
+        return changed
 
-    def gains(self) -> Iterator[Resize]:
-        """Yield resizes of actions that gain units."""
-        for live, before, after in self._changed():
-            if set(after.units) - set(before.units):
-                yield _resize(live, after)
-
-    def commit(self) -> None:
+    def commit(self, changes: Sequence[UnitChange]) -> None:
         """Record when and to what the changed actions were resized."""
         now = self._state.now
-        for live, before, after in self._changed():
+        for live, before, after in changes:
             live.resized_at = now
             live.resizes += 1
             had = live.widths or ((0.0, before.amount),)
@@ -259,24 +254,62 @@ class Resizer:
         self._before.clear()
         self._runners.clear()
 
-    def _changed(self) -> Iterator[tuple[LiveAction, Allocation, Allocation]]:
-        for action_id, before in self._before.items():
-            live = self._state.actions[action_id]
-            after = _held(live)
-            if after != before:
-                yield live, before, after
+
+class UnitChange(NamedTuple):
+    """A running action whose units one cycle has changed."""
+
+    live: LiveAction
+    before: Allocation
+    after: Allocation
+
+
+def losses(changes: Sequence[UnitChange]) -> Iterator[Resize]:
+    """Yield resizes of actions that lose units: nodes must apply them before the units are granted."""
+    for live, before, after in changes:
+        kept = set(before.units).intersection(after.units)
+        if len(kept) < len(before.units):
+            units = tuple(sorted(kept))
+            yield _resize(live, Allocation(after.resource, len(units) * MILLI, units))
+
+
+def gains(changes: Sequence[UnitChange]) -> Iterator[Resize]:
+    """Yield resizes of actions that gain units."""
+    for live, before, after in changes:
+        if not set(before.units).issuperset(after.units):
+            yield _resize(live, after)
 
 
 def _resize(live: LiveAction, allocation: Allocation) -> Resize:
-    others = (each for each in live.allocations if each.resource != allocation.resource)
-    everything = (*others, allocation)
+    everything = _with(live, allocation)
     return Resize(live.id, live.node or "", live.attempt, allocation, everything)
 
 
+def _with(live: LiveAction, allocation: Allocation) -> tuple[Allocation, ...]:
+    """Return what ``live`` holds, with another ``allocation`` of that resource, which comes last."""
+    if len(live.allocations) == 1:
+        return (allocation,)
+    others = [each for each in live.allocations if each.resource != allocation.resource]
+    return (*others, allocation)
+
+
 def _held(live: LiveAction) -> Allocation:
-    """Return the allocation of the key resource of ``live``."""
+    """Return the allocation of the key resource of ``live``, which runs."""
+    if len(live.allocations) == 1:
+        return live.allocations[0]
     key = live.key_resource
     return next(each for each in live.allocations if each.resource == key)
+
+
+def _widest(runners: Sequence[LiveAction], widths: list[int], least: list[int]) -> int | None:
+    """Return the index of the widest runner that can shrink, of equal ones the last; None without one."""
+    able = [at for at, width in enumerate(widths) if width > least[at]]
+    if not able:
+        return None
+    most = max([widths[at] for at in able])
+    widest = [at for at in able if widths[at] == most]
+    if len(widest) == 1:
+        return widest[0]
+    return min(widest, key=lambda at: tuple(map(neg, runners[at].order)))
 
 
 def _counts(live: LiveAction) -> tuple[int, ...]:

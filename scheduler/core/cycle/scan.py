@@ -53,6 +53,11 @@ class Scan:
         self.blocked: dict[ResourceId, ActionId] = {}
         self.claims: dict[ResourceId, list[int]] = {}
 
+    def begin(self) -> None:
+        """Begin a scan, of which no action has blocked or claimed anything yet."""
+        self.blocked.clear()
+        self.claims.clear()
+
     def admits(self, ledgers: Mapping[ResourceId, Fits], needs: Iterable[Need]) -> bool:
         """Return whether all ``needs`` fit beyond blocks and claims."""
         for resource, amount in needs:

@@ -58,7 +58,7 @@ def _resume(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """Use ``node`` for grants from now on, and abort its orphans."""
     node.state, node.lost_at = NodeState.READY, None
     state.capacity_changed()
-    if state.resizing.enabled:
+    if state.resizing.pools:
         state.resizing.changed.update(
             node_resource(kind, node.name) for kind in node.inventory.resources
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from domain.elasticity import Elasticity
 from domain.operators import Operator
 from domain.resources import MILLI
 from scheduler.core.policies.choices import Choices
+from scheduler.core.policies.profile import Profile
 
 
 @dataclass(slots=True)
@@ -70,12 +70,12 @@ def at_smallest(group: Group) -> Arrangement:
 class ResizeCandidate(NamedTuple):
     """A malleable action, running or about to start."""
 
-    #: Feasible milli-units, rising.
-    counts: tuple[int, ...]
-    elasticity: Elasticity | None
+    profile: Profile
     #: Remaining part of T_ori; None: unknown.
     left_seconds: float | None
     project: str = ""
+    #: How much its completion time counts.
+    weight: float = 1.0
 
 
 class Outlook(NamedTuple):

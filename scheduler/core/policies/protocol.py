@@ -85,4 +85,4 @@ class Policy(ABC):
         The smallest counts fit into ``total`` together. ``allowances`` limit the milli-units beyond
         them by project.
         """
-        return [each.counts[0] for each in candidates]
+        return [each.profile.counts[0] for each in candidates]

@@ -11,11 +11,12 @@ the projects. Shares bound both, as under every policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from domain.limits import Share
+from scheduler.core.policies.group import ResizeCandidate
 from scheduler.core.policies.malleable import Malleable
 from scheduler.core.policies.registry import register
 
@@ -42,8 +43,18 @@ class Weighted(Malleable):
         weights = ((name, max(LEAST_WEIGHT, n / largest)) for name, n in sorted(nominal.items()))
         return replace(self, weights=tuple(weights))
 
+    def resize(
+        self,
+        candidates: Sequence[ResizeCandidate],
+        total: int,
+        allowances: Mapping[str, int] | None = None,
+    ) -> list[int]:
+        """Return the milli-units of each action by heSRPT with the weights of their projects."""
+        weighed = [each._replace(weight=self.weight(each.project)) for each in candidates]
+        return super().resize(weighed, total, allowances)
+
     def weight(self, project: str) -> float:
-        """Return the weight of ``project``; 1 when there are no weights."""
+        """Return how much a second of an action of ``project`` counts; 1 when there are no weights."""
         return dict(self.weights).get(project, LEAST_WEIGHT) if self.weights else 1.0
 
     def head_start(self, project: str) -> float:

@@ -60,8 +60,7 @@ def finish(
     if action.generation is not None:
         state.generations.end(live, state.now, None if report is None else report.usage)
     del state.actions[action.id]
-    if state.learned.choices:
-        state.learned.choices.pop(action.id, None)
+    state.learned.forget_action(action.id)
     if state.critical_paths.accounts:
         state.critical_paths.finished(state.trajectory_of(live), live, state.now)
     completed = outcome is COMPLETED

@@ -21,6 +21,7 @@ from functools import lru_cache
 from domain.action import Action
 from domain.resources import MILLI
 from scheduler.core.policies.choices import DEFAULT_SECONDS, Choices, elastic, rigid
+from scheduler.core.policies.profile import Profile, profile_of
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 
@@ -67,9 +68,11 @@ def cost(state: State, live: LiveAction) -> float:
 
 def _since(state: State, live: LiveAction) -> float:
     """Return for how many seconds ``live`` has held its present units."""
-    starts = (live.accounted_at, live.started_at, live.granted_at)
-    known = [at for at in starts if at is not None]
-    return state.now - max(known) if known else 0.0
+    latest = live.granted_at
+    for at in (live.started_at, live.accounted_at):
+        if at is not None and (latest is None or at > latest):
+            latest = at
+    return 0.0 if latest is None else state.now - latest
 
 
 def base_seconds(state: State, action: Action) -> float | None:
@@ -122,6 +125,16 @@ def choices_of(state: State, live: LiveAction) -> Choices:
     if action.duration_seconds is not None:  # a learned duration may change
         state.learned.choices[action.id] = choices
     return choices
+
+
+def speedup_of(state: State, live: LiveAction) -> Profile:
+    """Return the profile of a malleable action over the counts of its key resource."""
+    action, profiles = live.action, state.learned.profiles
+    profile = profiles.get(action.id)
+    if profile is None:
+        counts = action.cost[live.needs.key]
+        profile = profiles[action.id] = profile_of(counts, action.elasticity)
+    return profile
 
 
 def _speed(live: LiveAction) -> float:

@@ -29,6 +29,7 @@ def check(state: State) -> None:
     broken = [
         *_ledgers_agree(state),
         *_states_agree(state),
+        *_resizable_agree(state),
         *_queues_agree(state),
         *_trajectories_agree(state),
         *_deadlines_are_set(state),
@@ -117,14 +118,21 @@ def _states_agree(state: State) -> Iterator[str]:
         placed = live.node is not None
         if placed != (action_id in state.supply.on_node.get(live.node or "", ())):
             yield f"{action_id}: it is missing on its node"
-        if (placed and live.action.malleable) != (
-            action_id in state.supply.resizable.get(live.node or "", ())
-        ):
-            yield f"{action_id}: it is missing among the resizable actions of its node"
     for node, ids in state.supply.on_node.items():
         for action_id in ids:
             if action_id not in state.actions or state.actions[action_id].node != node:
                 yield f"node {node} lists {action_id}, which it does not run"
+
+
+def _resizable_agree(state: State) -> Iterator[str]:
+    for action_id, live in state.actions.items():
+        key = live.key_resource if live.resizable else None
+        if key and live.node and action_id not in state.supply.resizable.get(key, ()):
+            yield f"{action_id}: it is missing among the resizable actions of {key}"
+    for resource, resizable in state.supply.resizable.items():
+        for action_id, live in resizable.items():
+            if state.actions.get(action_id) is not live or live.key_resource != resource:
+                yield f"{resource} lists {action_id} as resizable, which does not hold it"
 
 
 def _queues_agree(state: State) -> Iterator[str]:

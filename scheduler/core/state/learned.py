@@ -9,6 +9,7 @@ import msgspec
 
 from domain.ids import ActionId
 from scheduler.core.policies.choices import Choices
+from scheduler.core.policies.profile import Profile
 
 #: Factor by which one further observation reduces the weight of each earlier one.
 DECAY: Final = 0.9
@@ -41,6 +42,8 @@ class Learned:
     cpu_usage: dict[str, FamilyCpuUsage] = field(default_factory=dict)
     #: Choices of waiting actions that follow from the action alone; not part of a snapshot.
     choices: dict[ActionId, Choices] = field(default_factory=dict)
+    #: Profiles of malleable actions, likewise.
+    profiles: dict[ActionId, Profile] = field(default_factory=dict)
 
     def add_duration(self, family: str, seconds: float) -> None:
         """Add the normalised duration of one completed execution."""
@@ -63,3 +66,10 @@ class Learned:
             before = FamilyCpuUsage(0.0, 0)
         most = max(cores, before.most_cores * DECAY)
         self.cpu_usage[family] = FamilyCpuUsage(most, before.observations + 1)
+
+    def forget_action(self, name: ActionId) -> None:
+        """Drop what was computed for an action that is finished."""
+        if self.choices:
+            self.choices.pop(name, None)
+        if self.profiles:
+            self.profiles.pop(name, None)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from domain.action import QUEUED, TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
+from domain.action import EXEC, QUEUED, TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
@@ -75,6 +75,16 @@ class LiveAction(msgspec.Struct, eq=False, gc=False):
         if needs.in_cluster and needs.key_in_cluster:
             return ResourceId(key)
         return node_resource(key, self.node) if key and self.node else None
+
+    @property
+    def resizable(self) -> bool:
+        """It may be resized while it runs, in a pool whose policy does that."""
+        action = self.action
+        return (
+            action.malleable
+            and action.kind is EXEC
+            and len(action.cost.get(self.needs.key, ())) > 1
+        )
 
     def move(self, to: ActionState) -> None:
         """Change state along `TRANSITIONS`."""

@@ -118,8 +118,8 @@ class PoolRules:
 class Resizing:
     """Resources whose running malleable actions the next cycle may resize."""
 
-    #: Some pool's policy resizes running actions; else `changed` is not kept.
-    enabled: bool = False
+    #: Pools whose policy resizes running actions; without any `changed` is not kept.
+    pools: set[str] = field(default_factory=set)
     #: Resources of which units were released since the last cycle.
     changed: set[ResourceId] = field(default_factory=set)
     #: When resources are examined again: an action there was resized too recently.
@@ -192,7 +192,7 @@ class State:
         """Let the next cycle use units of ``resource`` that were released."""
         if self.queues.deferrals:
             self.queues.deferrals.pop(resource, None)
-        if self.resizing.enabled:
+        if self.resizing.pools:
             self.resizing.changed.add(resource)
         self.dirty = True
 

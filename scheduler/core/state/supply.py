@@ -36,8 +36,8 @@ class Supply:
     resident: dict[ResourceId, HostingLedger] = field(default_factory=dict)
     #: Actions that hold units, by node.
     on_node: dict[str, set[ActionId]] = field(default_factory=dict)
-    #: Those of them that declare ``malleable``.
-    resizable: dict[str, dict[ActionId, LiveAction]] = field(default_factory=dict)
+    #: Those of them that may be resized while they run, by their key resource.
+    resizable: dict[ResourceId, dict[ActionId, LiveAction]] = field(default_factory=dict)
 
     def nodes_of(self, pool: str) -> list[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""
@@ -118,7 +118,6 @@ class Supply:
         for resource in gone:
             self.close_ledger(resource)
         self.on_node.pop(name, None)
-        self.resizable.pop(name, None)
         del self.nodes[name]
         return gone
 
@@ -130,6 +129,7 @@ class Supply:
         self.beside.pop(resource, None)
         self.resident.pop(resource, None)
         self.seated.pop(resource, None)
+        self.resizable.pop(resource, None)
 
     def _classify(self, resource: ResourceId) -> None:
         ledger = self.ledgers[resource]
@@ -153,15 +153,15 @@ class Supply:
         if there is None:
             there = self.on_node[node] = set()
         there.add(live.action.id)
-        if live.action.malleable:
-            self.resizable.setdefault(node, {})[live.id] = live
+        if live.resizable and (key := live.key_resource):
+            self.resizable.setdefault(key, {})[live.id] = live
 
     def displace(self, live: LiveAction) -> None:
         """Record that ``live`` holds nothing on its node any more; ``live.node`` stays set."""
         if live.node is not None:
             self.on_node[live.node].discard(live.action.id)
-            if live.action.malleable:
-                self.resizable[live.node].pop(live.id, None)
+            if live.resizable and (key := live.key_resource):
+                self.resizable[key].pop(live.id, None)
 
     def large_enough(self, needs: list[tuple[ResourceId, int]]) -> bool:
         """Return whether ``needs`` would fit if no units were held."""

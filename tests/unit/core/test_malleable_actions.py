@@ -9,6 +9,8 @@ import pytest
 from domain.decisions import Grant, Resize
 from domain.elasticity import Elasticity
 from domain.inventory import Config, PoolConfig
+from scheduler.core.cycle.resizer import RESIZE_SECONDS
+from scheduler.core.state.timers import TimerKind
 from tests.builders import a_config, a_node, an_action, granted, only
 from tests.scenario import Scenario
 
@@ -141,6 +143,19 @@ def test_growing_is_bounded_in_rate(pool):
     (grown,) = only(Resize, pool.advance(0.1))
 
     assert grown.allocation.units == tuple(range(8))
+
+
+def test_one_timer_is_set_however_many_actions_were_resized_a_moment_ago(pool):
+    pool.submit(*(supple(name, seconds=None) for name in "abcd"))
+    pool.submit(an_action("shell", cost={"cpu": 3}))
+    assert [width(pool, name) for name in "abcd"] == [2, 1, 1, 1]
+
+    pool.finish("shell")
+
+    timers = pool.machine.state.timers.pending()
+    assert [kind for _, kind, _ in timers].count(TimerKind.RESIZE) == 1
+    pool.advance(RESIZE_SECONDS)
+    assert sum(width(pool, name) for name in "abcd") == 8
 
 
 def test_an_action_that_would_wait_is_served_at_any_rate(pool):

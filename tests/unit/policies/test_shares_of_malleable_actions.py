@@ -10,13 +10,9 @@ from hypothesis import given, settings
 
 from domain.elasticity import Elasticity, parse_elasticity
 from domain.resources import MILLI
-from scheduler.core.policies.malleable import (
-    MalleableAction,
-    Profile,
-    _weights,
-    distribute_units,
-    profile_of,
-)
+from scheduler.core.policies.group import ResizeCandidate
+from scheduler.core.policies.malleable import _weights, distribute_units
+from scheduler.core.policies.profile import Profile, profile_of
 from tests.tiers import by_tier
 
 PERFECT = Elasticity(amdahl=1.0)
@@ -32,14 +28,14 @@ def square_roots(widest: int) -> Profile:
     return profile_of(counts(*range(1, widest + 1)), parse_elasticity(table))
 
 
-def cores(shares: list[MalleableAction], total: int) -> list[int]:
+def cores(shares: list[ResizeCandidate], total: int) -> list[int]:
     return [width // MILLI for width in distribute_units(shares, total * MILLI)]
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["shorter first", "longer first"])
 def test_two_actions_are_shared_out_to_as_hesrpt_has_it(order):
     """p = ½, two actions: of 400 cores the longer one has (1/2)^2, whatever they have left."""
-    shares = [MalleableAction(square_roots(400), 1.0), MalleableAction(square_roots(400), 7.0)][
+    shares = [ResizeCandidate(square_roots(400), 1.0), ResizeCandidate(square_roots(400), 7.0)][
         ::order
     ]
 
@@ -51,9 +47,9 @@ def test_the_shortest_goes_first_where_units_add_up_without_loss():
 
     assert cores(
         [
-            MalleableAction(profile, 30.0),
-            MalleableAction(profile, 10.0),
-            MalleableAction(profile, 20.0),
+            ResizeCandidate(profile, 30.0),
+            ResizeCandidate(profile, 10.0),
+            ResizeCandidate(profile, 20.0),
         ],
         12,
     ) == [
@@ -66,25 +62,25 @@ def test_the_shortest_goes_first_where_units_add_up_without_loss():
 def test_actions_of_unknown_remaining_duration_are_equal():
     profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=0.9))
 
-    assert cores([MalleableAction(profile, None)] * 3, 9) == [3, 3, 3]
+    assert cores([ResizeCandidate(profile, None)] * 3, 9) == [3, 3, 3]
 
 
 def test_counts_that_gain_nothing_are_not_handed_out():
     profile = profile_of(counts(1, 2, 3, 8), parse_elasticity({"1": 1, "2": 1, "3": 0.6, "8": 0.1}))
 
-    assert cores([MalleableAction(profile, 1.0)], 8) == [2]
+    assert cores([ResizeCandidate(profile, 1.0)], 8) == [2]
 
 
 def test_a_step_that_gains_nothing_does_not_hide_a_later_one_that_does():
     profile = profile_of(counts(1, 2, 4), parse_elasticity({"1": 1, "2": 0.5, "4": 0.9}))
 
-    assert cores([MalleableAction(profile, 1.0)], 4) == [4]
+    assert cores([ResizeCandidate(profile, 1.0)], 4) == [4]
 
 
 def test_a_count_that_does_not_fit_is_passed_over():
     profile = profile_of(counts(1, 4), PERFECT)
 
-    assert cores([MalleableAction(profile, 1.0), MalleableAction(profile, 2.0)], 6) == [4, 1]
+    assert cores([ResizeCandidate(profile, 1.0), ResizeCandidate(profile, 2.0)], 6) == [4, 1]
 
 
 profiles = st.builds(
@@ -93,7 +89,7 @@ profiles = st.builds(
     st.floats(0.0, 1.0),
 )
 shares_of = st.lists(
-    st.builds(MalleableAction, profiles, st.none() | st.floats(0.0, 1e5)), min_size=1, max_size=6
+    st.builds(ResizeCandidate, profiles, st.none() | st.floats(0.0, 1e5)), min_size=1, max_size=6
 )
 
 
@@ -160,7 +156,7 @@ def test_limits_of_projects_limit_their_own_actions_alone(shares, more, owners, 
 def test_of_equal_profiles_the_one_with_less_left_is_never_narrower(left, amdahl):
     profile = profile_of(counts(*range(1, 9)), Elasticity(amdahl=amdahl))
 
-    wide = distribute_units([MalleableAction(profile, each) for each in left], 16 * MILLI)
+    wide = distribute_units([ResizeCandidate(profile, each) for each in left], 16 * MILLI)
 
     for (a, wide_a), (b, wide_b) in product(zip(left, wide, strict=True), repeat=2):
         assert a >= b or wide_a >= wide_b

@@ -8,6 +8,7 @@ from domain.elasticity import Elasticity
 from domain.limits import Share
 from scheduler.core.policies.group import ResizeCandidate
 from scheduler.core.policies.malleable import Malleable
+from scheduler.core.policies.profile import profile_of
 from scheduler.core.policies.weighted import LEAST_WEIGHT, Weighted
 
 ROOT = Elasticity(amdahl=0.8)
@@ -15,7 +16,7 @@ COUNTS = tuple(range(1000, 9000, 1000))
 
 
 def a_candidate(project: str, left_seconds: float = 10.0) -> ResizeCandidate:
-    return ResizeCandidate(COUNTS, ROOT, left_seconds, project)
+    return ResizeCandidate(profile_of(COUNTS, ROOT), left_seconds, project)
 
 
 def in_pool(**nominal: int) -> Weighted:
