@@ -80,7 +80,9 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
     service, counts = key.needs.resident, counts_of(state, live)
     cached = bool(service) and any(is_cached(state, node, service, counts) for node in nodes)
     can_start = cached or open_seat(state, key, live) is not None
-    return priority, _CACHED if can_start else OTHERS, arrival
+    config = state.config.pools.get(key.pool)
+    turn = live.served if config is not None and config.shadow_pools else (arrival,)
+    return priority, _CACHED if can_start else OTHERS, *turn
 
 
 def counts_of(state: State, live: LiveAction) -> UnitSet:
