@@ -43,10 +43,8 @@ def _led(state: State, live: LiveAction, lead: float) -> Order:
 
 def _before_longer(state: State, order: Order, live: LiveAction) -> Order:
     """Return the order of a call whose residency lets it precede longer ones; ``order``: that of its policy."""
-    ahead = min(MOST_LEAD, state.residency.head_start(live))
-    if ahead <= 0:
-        return order
-    return order[0], order[1] - ahead, order[-1]
+    ahead = max(-MOST_LEAD, min(MOST_LEAD, state.residency.head_start(live)))
+    return (order[0], order[1] - ahead, order[-1]) if ahead else order
 
 
 def _critical_first(

@@ -93,7 +93,7 @@ class ResidencyPolicy:
         return None
 
     def head_start(self, live: LiveAction) -> float:
-        """Return how many arrivals earlier than it arrived ``live``, a new action, is served."""
+        """Return how many arrivals earlier than it arrived ``live``, a new action, is served; below 0: later."""
         return 0.0
 
     def begin_cycle(self) -> None:

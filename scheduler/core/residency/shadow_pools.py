@@ -12,7 +12,8 @@ Rules
    with the largest regret if both hold:
    - the regret exceeds the cost of the change: one turn for all calls that are present, `CHANGE` times;
    - over about the last `HORIZON` calls it would have saved more than a share that noise reaches seldom: `GAIN`, and `NOISE` divided
-     by the root of the number of turns in that time. Stretches with the same services in memory are the
+     by the root of the number of turns in that time; for a wider count `WIDER` times as much, since wide chunks are few
+     and suffer first when the load rises. Stretches with the same services in memory are the
      independent observations, not calls: 500 calls of 0.1 s pass in ten turns.
 3. A pass plays at most `PASS_WORK` steps of work; what remains is played by the next passes. At most `KEPT` calls
    wait for that; older ones are left out.
@@ -45,10 +46,11 @@ INSTANT_WORK: Final = 8
 TAKE_WORK: Final = 3
 HORIZON: Final = 256
 GAIN: Final = 0.02
-NOISE: Final = 1.0
+NOISE: Final = 1.5
+WIDER: Final = 1.5
 CHANGE: Final = 2.0
 #: How far a call may precede longer ones, in numbers of waiting calls (`lead`).
-LEAD: Final = 3.0
+LEAD: Final = 1.5
 #: The mean seconds of a call are of about so many latest ones.
 MEAN_OF: Final = 64
 #: Weight of the newest hop.
@@ -64,13 +66,13 @@ def arrive(here: SteadyCount, call: RecentCall) -> None:
 
 
 def lead(waiting: int, seconds: float, mean_seconds: float) -> float:
-    """Return how many arrivals earlier than it arrived a call is served: the more, the shorter it is.
+    """Return how many arrivals earlier than it arrived a call is served: the more, the shorter it is; below 0: later.
 
-    0 without waiting calls, `LEAD` · ``waiting`` at most. So a call is overtaken by no call that arrives more than so many
-    arrivals after it.
+    0 for a call of mean length, or without waiting calls; at most `LEAD` · ``waiting`` either way. So a call is overtaken by no
+    call that arrives more than a bounded number of arrivals after it.
     """
     total = seconds + mean_seconds
-    return LEAD * waiting * mean_seconds / total if total > 0 else 0.0
+    return LEAD * waiting * (mean_seconds - seconds) / total if total > 0 else 0.0
 
 
 def learn_hop(here: SteadyCount, seconds: float) -> None:
@@ -162,6 +164,8 @@ def _better(state: State, here: SteadyCount) -> int | None:
     if best.regret <= CHANGE * turn * max(chunks, present(steady.pool)):
         return None
     margin = GAIN + NOISE * sqrt(turn / here.seconds)
+    if best.count > steady.count:
+        margin *= WIDER
     if best.spent > (1.0 - margin) * steady.spent:
         return None
     for each in here.shadows:

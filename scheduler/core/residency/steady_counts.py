@@ -73,14 +73,16 @@ def has_shadows(state: State, pool: str) -> bool:
 def follow(state: State, action: Action, pool: str) -> None:
     """Count a submitted call; without shadows, choose again when it is time to."""
     call = _recent(state, action)
-    if call is None:
+    shadows, known = has_shadows(state, pool), state.residency.memory.steady
+    is_known = base_seconds(state, action) is not None
+    if call is None or not (is_known or shadows):
         return
-    known = state.residency.memory.steady
     here = known.get(pool)
     if here is None:
         here = known[pool] = SteadyCount(_first(state, pool, call))
-    if has_shadows(state, pool):
-        shadow_pools.arrive(here, call)
+    if shadows:
+        if is_known:
+            shadow_pools.arrive(here, call)
         return
     here.recent.append(call)
     del here.recent[:-KEPT]
@@ -139,13 +141,13 @@ def count_of(state: State, action: Action, pool: str, counts: UnitSet) -> int | 
 
 
 def _recent(state: State, action: Action) -> RecentCall | None:
-    """Return ``action`` as it is kept; None for one that has no choice, or whose duration is unknown."""
+    """Return ``action`` as it is kept, with 0 seconds where its duration is unknown; None for one that has no choice."""
     if action.call is None or action.elasticity is None or action.key not in (None, KIND):
         return None
     name, counts = service_name(action.call.target), action.cost.get(KIND, ())
-    seconds = base_seconds(state, action)
-    if name is None or len(counts) < 2 or seconds is None:
+    if name is None or len(counts) < 2:
         return None
+    seconds = base_seconds(state, action) or 0.0
     return RecentCall(state.now, name, seconds, counts, action.elasticity)
 
 

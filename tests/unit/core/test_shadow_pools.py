@@ -203,9 +203,20 @@ def test_earlier_configurations_serve_calls_by_arrival():
     assert [live.id for live in queue.in_order()][-1] == "short"
 
 
+def test_calls_of_unknown_duration_get_the_count_to_begin_with():
+    pool = a_pool()
+    unknown = [replace(a_wide_call(f"u{n}", NAMES[n]), duration_seconds=None) for n in range(4)]
+    pool.submit(*unknown)
+
+    assert set(pool.widths().values()) == {4}
+    assert steady(pool).recent == []
+    assert steady(pool).shadows == []
+
+
 @given(waiting=st.integers(0, 1000), seconds=st.floats(0.0, 1e6), mean=st.floats(0.0, 1e6))
 def test_the_lead_of_a_call_is_bounded_and_no_longer_call_has_a_longer_one(waiting, seconds, mean):
     found = shadow_pools.lead(waiting, seconds, mean)
 
-    assert 0.0 <= found <= shadow_pools.LEAD * waiting
+    assert abs(found) <= shadow_pools.LEAD * waiting + 1e-6
     assert shadow_pools.lead(waiting, 2 * seconds + 1, mean) <= found + 1e-9
+    assert shadow_pools.lead(waiting, mean, mean) == 0.0

@@ -63,7 +63,9 @@ def test_a_trajectory_goes_on_when_its_action_has_ended():
 )
 @settings(max_examples=by_tier(30, 100, 1000), deadline=None)
 def test_every_action_ends_and_none_before_its_fastest_duration(tasks, units):
-    played = [[Think(at), a_task(seconds, cores)] for at, seconds, cores in tasks]
+    played: list[list[Think | Act]] = [
+        [Think(at), a_task(seconds, cores)] for at, seconds, cores in tasks
+    ]
 
     acts = srpt_acts(played, units)
 
