@@ -56,7 +56,7 @@ def _unit_seconds(act: Act) -> float:
     return min(act.work.seconds(count) * count / MILLI for count in _counts(act))
 
 
-class _Job:
+class _PresentAction:
     """An action that is present; the one with less left comes first."""
 
     __slots__ = ("arrived_at", "left", "most", "trajectory")
@@ -69,7 +69,7 @@ class _Job:
         #: Units with which it is as fast as it can be.
         self.most = self.left / max(_NOTHING, _fastest(act))
 
-    def __lt__(self, other: _Job) -> bool:
+    def __lt__(self, other: _PresentAction) -> bool:
         return (self.left, self.trajectory) < (other.left, other.trajectory)
 
 
@@ -78,7 +78,7 @@ def srpt_acts(played: Sequence[Sequence[Think | Act]], units: float) -> list[flo
     rests = [iter(each) for each in played]
     thinking = [(0.0, number) for number in range(len(played))]
     heapify(thinking)
-    jobs: list[_Job] = []
+    jobs: list[_PresentAction] = []
     acts: list[float] = []
     now = 0.0
     while thinking or jobs:
@@ -97,7 +97,7 @@ def srpt_acts(played: Sequence[Sequence[Think | Act]], units: float) -> list[flo
     return acts
 
 
-def _served(jobs: Sequence[_Job], units: float) -> Iterator[tuple[_Job, float]]:
+def _served(jobs: Sequence[_PresentAction], units: float) -> Iterator[tuple[_PresentAction, float]]:
     """Yield the jobs that are served, the first ones, and how many units each holds."""
     for job in jobs:
         held = min(job.most, units)
@@ -112,11 +112,11 @@ def _go_on(
     now: float,
     rests: Sequence[Iterator[Think | Act]],
     thinking: list[tuple[float, int]],
-    jobs: list[_Job],
+    jobs: list[_PresentAction],
 ) -> None:
     """Let a trajectory make its next move at ``now``."""
     move = next(rests[trajectory], None)
     if isinstance(move, Think):
         heappush(thinking, (now + move.seconds, trajectory))
     elif move is not None:
-        insort(jobs, _Job(move, trajectory, now))
+        insort(jobs, _PresentAction(move, trajectory, now))

@@ -32,7 +32,7 @@ from domain.rollouts import Rollout, RolloutResult
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.selectors import Selectors
-from scheduler.core.residency.steady_memory import SteadyCount
+from scheduler.core.residency.steady_memory import SteadyCount as SteadyCount
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.queues import WaitQueue, WaitReason

@@ -15,8 +15,7 @@ from domain.fleets import fleet_of
 from domain.ids import ResourceId
 from domain.inventory import Config, ResourceInventory
 from scheduler.core.machine import Machine
-from scheduler.core.residency.policy import RestoreTimes
-from scheduler.core.residency.steady_memory import SteadyCount
+from scheduler.core.residency.policy import RestoreTimes, SteadyCount
 from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.coalescing import CallCoalescing
 from scheduler.core.state.critical_paths import DelayAccount, TaskPace
