@@ -111,6 +111,9 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Elastic calls of GPU services get one count, the best for recent calls, where the policy caps
     #: grants. False in journals of earlier versions, which chose for each call.
     steady_counts: bool = False
+    #: Shadow pools choose that count, and shorter calls precede longer ones. False in journals of earlier versions, which
+    #: replayed batches of calls and served each service's calls by arrival.
+    shadow_pools: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -199,7 +202,9 @@ def default_config() -> Config:
     return Config(
         revision=0,
         projects={"default": ProjectConfig("default")},
-        pools={"default": PoolConfig("default", DEFAULT_POLICY, steady_counts=True)},
+        pools={
+            "default": PoolConfig("default", DEFAULT_POLICY, steady_counts=True, shadow_pools=True)
+        },
         resources={
             "api:demo": 8 * MILLI,
             **{f"stage:{stage}": count * MILLI for stage, count in STAGE_SLOTS.items()},

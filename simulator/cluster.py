@@ -95,7 +95,7 @@ class Cluster:
         return Config(
             revision=1,
             projects={PROJECT: ProjectConfig(PROJECT, POOL)},
-            pools={POOL: PoolConfig(POOL, policy=policy, steady_counts=True)},
+            pools={POOL: PoolConfig(POOL, policy=policy, steady_counts=True, shadow_pools=True)},
             resources={name: units * MILLI for name, units in self.apis.items()},
             services={name: model.declared() for name, model in self.models.items()},
         )

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import exp, inf, log, sqrt
-from statistics import mean, stdev
+from statistics import mean
 from typing import Final
 
+from simulator.bounds import NO_WAITING, SRPT, bounds
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, check_policies, run
-from simulator.figures import Interval
 from simulator.gpus import GPUS_PER_NODE
 from simulator.llm_trace import LlmRequest
+from simulator.paired import SEEDS, PairedRow
 from simulator.worker_processes import worker_processes
 from simulator.workloads.mopd import Mopd, call_seconds, teachers
 
@@ -28,12 +28,10 @@ CALL_SECONDS: Final = (0.1, 0.5, 5.0)
 GPUS: Final = (8, 16)
 #: Share of all GPUs × time that calls need on one GPU each; wider chunks and restores need more.
 LOADS: Final = (0.3, 0.9)
-SEEDS: Final = 3
 RIVALS: Final = ("minimum", "fixed(4)", "fixed(8)")
-#: A mean ACT at most this many times the best rival's is not worse.
-NOT_WORSE: Final = 1.02
-#: 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last one serves for more.
-_STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+#: The policy that is measured with learned durations as well, and the name of that.
+LEARNED_OF: Final = "malleable"
+LEARNED: Final = "malleable, learned"
 
 
 @dataclass(frozen=True)
@@ -47,45 +45,21 @@ class GpuCell:
     #: Of each seed.
     calls: int = 512
 
-    def scene(self, requests: Sequence[LlmRequest], seed: int) -> Scene:
-        """Return what all policies meet with ``seed``."""
+    def scene(self, requests: Sequence[LlmRequest], seed: int, *, declared: bool = True) -> Scene:
+        """Return what all policies meet with ``seed``; ``declared``: calls declare T_ori."""
         usual = mean(call_seconds(each.input_tokens + each.output_tokens) for each in requests)
         workload = Mopd(
             requests, batch=self.calls, seed=seed, train_seconds=0.0,
             rollout_seconds=self.calls * self.call_seconds / (self.load * self.gpus),
-            call_scale=self.call_seconds / usual,
+            call_scale=self.call_seconds / usual, declared=declared,
         )  # fmt: skip
         nodes = -(-self.gpus // GPUS_PER_NODE)
         cluster = Cluster(nodes, 1, 2400 * GIB, gpus=self.gpus, models=teachers())
         return Scene(workload, cluster, seed=seed)
 
 
-@dataclass(frozen=True)
-class GpuRow:
-    """A cell, and each policy's mean ACT in simulated seconds, by seed."""
-
-    cell: GpuCell
-    act_seconds: dict[str, list[float]]
-
-    def best(self, rivals: Iterable[str]) -> str:
-        """Return the rival with the least mean over seeds."""
-        return min(rivals, key=lambda each: mean(self.act_seconds[each]))
-
-    def ratio(self, policy: str, rivals: Iterable[str]) -> Interval:
-        """Return the ACT of ``policy`` over that of the best rival: geometric mean over pairs of equal seeds, and its 95 % interval."""
-        pairs = zip(self.act_seconds[policy], self.act_seconds[self.best(rivals)], strict=True)
-        return geometric([ours / theirs for ours, theirs in pairs])
-
-
-def geometric(ratios: Sequence[float]) -> Interval:
-    """Return the geometric mean of paired ``ratios`` with its 95 % interval by Student's t; of one ratio, all numbers."""
-    logs = [log(each) for each in ratios]
-    middle = mean(logs)
-    if len(logs) < 2:
-        return Interval(exp(middle), 0.0, inf)
-    degrees = min(len(logs) - 1, len(_STUDENT))
-    half = _STUDENT[degrees - 1] * stdev(logs) / sqrt(len(logs))
-    return Interval(exp(middle), exp(middle - half), exp(middle + half))
+#: A cell and what was measured in it.
+GpuRow = PairedRow[GpuCell]
 
 
 def gpu_cells(seeds: int = SEEDS) -> list[GpuCell]:
@@ -122,22 +96,17 @@ def _take(row: GpuRow, rows: list[GpuRow], done: Callable[[GpuRow], None] | None
 
 
 def _measure(requests: Sequence[LlmRequest], policies: Sequence[str], cell: GpuCell) -> GpuRow:
-    scenes = [cell.scene(requests, seed) for seed in range(cell.seeds)]
-    return GpuRow(
-        cell,
-        {
-            policy: [run(scene, policy).result.whole.act.mean for scene in scenes]
-            for policy in policies
-        },
-    )
+    seeds = range(cell.seeds)
+    found = [bounds(cell.scene(requests, seed).workload, cell.gpus) for seed in seeds]
+    acts = {
+        policy: [_act_seconds(cell.scene(requests, seed), policy) for seed in seeds]
+        for policy in policies
+    }
+    if LEARNED_OF in policies:
+        scenes = [cell.scene(requests, seed, declared=False) for seed in seeds]
+        acts[LEARNED] = [_act_seconds(scene, LEARNED_OF) for scene in scenes]
+    return GpuRow(cell, acts, {name: [each[name] for each in found] for name in (NO_WAITING, SRPT)})
 
 
-def worse_on_gpus(
-    rows: Iterable[GpuRow], policy: str, rivals: Sequence[str]
-) -> list[tuple[GpuRow, Interval]]:
-    """Return the rows in which ``policy`` is worse than its best rival, with the ratio.
-
-    Worse: by more than `NOT_WORSE`, with an interval that excludes 1.
-    """
-    found = [(row, row.ratio(policy, rivals)) for row in rows]
-    return [(row, ratio) for row, ratio in found if ratio.mean > NOT_WORSE and ratio.low > 1.0]
+def _act_seconds(scene: Scene, policy: str) -> float:
+    return run(scene, policy).result.whole.act.mean

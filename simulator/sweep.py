@@ -8,15 +8,17 @@ does not resize ignores that. All of it is simulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
 from domain.errors import InvalidRequest
+from simulator.bounds import bounds
 from simulator.cluster import GIB, Cluster
 from simulator.compare import Scene, check_policies, run
+from simulator.paired import PairedRow
 from simulator.worker_processes import worker_processes
 from simulator.workloads.ai_coding import AiCoding
 from simulator.workloads.rewards import PRESETS
@@ -28,8 +30,6 @@ LOADS = (0.125, 0.5, 1.0, 2.0, 4.0, 8.0)
 REWARDS = ("light", "medium", "heavy")
 #: (nodes, cores of each): 1,280 cores are what the paper scales on (§6.3).
 CLUSTERS = ((1, 16), (1, 64), (4, 64), (5, 256))
-#: A mean ACT at most this many times the best rival's is not worse.
-NOT_WORSE = 1.03
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Row:
 
     cell: Cell
     act_seconds: dict[str, float]
+    bounds: dict[str, float] = field(default_factory=dict)
 
     def ratio(self, policy: str, rivals: Iterable[str]) -> float:
         """Return the mean ACT of ``policy`` over that of its best rival."""
@@ -118,12 +119,20 @@ def sweep(
 
 def _measure(recordings: Sequence[Recording], policies: Sequence[str], cell: Cell) -> Row:
     scene = cell.scene(recordings)
-    return Row(cell, {policy: run(scene, policy).result.whole.act.mean for policy in policies})
+    acts = {policy: run(scene, policy).result.whole.act.mean for policy in policies}
+    return Row(cell, acts, bounds(scene.workload, cell.nodes * cell.cores))
 
 
-def worse(rows: Iterable[Row], policy: str, rivals: Sequence[str]) -> Iterator[tuple[Row, float]]:
-    """Yield the rows in which ``policy`` is worse than its best rival, and by how much."""
+def paired(rows: Iterable[Row]) -> list[PairedRow[Cell]]:
+    """Return the rows of equal cells as one row with all their seeds, named by the first seed."""
+    groups: dict[Cell, list[Row]] = {}
     for row in rows:
-        ratio = row.ratio(policy, rivals)
-        if ratio > NOT_WORSE:
-            yield row, ratio
+        groups.setdefault(replace(row.cell, seed=0), []).append(row)
+    return [
+        PairedRow(
+            some[0].cell,
+            {policy: [each.act_seconds[policy] for each in some] for policy in some[0].act_seconds},
+            {bound: [each.bounds[bound] for each in some] for bound in some[0].bounds},
+        )
+        for some in groups.values()
+    ]

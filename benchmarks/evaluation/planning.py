@@ -10,7 +10,8 @@ from benchmarks.evaluation.coding import BATCH, by_cores
 from benchmarks.evaluation.gpus import fewest
 from benchmarks.evaluation.plans import Context, Grid, Plan, act, trajectory_act
 from simulator.figures import OURS, Claim, Interval
-from simulator.sweep import LOADS, NOT_WORSE, REWARDS
+from simulator.paired import NOT_WORSE
+from simulator.sweep import LOADS, REWARDS
 
 RIVALS: Final = ("minimum", "fixed(4)", "fixed(16)", "paper")
 #: The smallest cluster of `simulator.sweep`, and all of its loads but the most crowded one.

@@ -102,6 +102,8 @@ class Mopd:
     #: A rollout is longer by this share with each RL step.
     growth: float = 0.0
     train_seconds: float = 60.0
+    #: Calls declare T_ori; else it is learned from those that ended.
+    declared: bool = True
     project: str = PROJECT
     task: str = "mopd"
 
@@ -171,7 +173,7 @@ class Mopd:
             id=ActionId(f"{name}.reward"), project=self.project, task=self.task, kind=Kind.CALL,
             cost={"gpu": (2000, 4000, 8000)}, trajectory=name, step=step,
             group=f"m{step}-{number // self.group_size}", family="reward", key="gpu",
-            duration_seconds=base_seconds, elasticity=ELASTICITY,
+            duration_seconds=base_seconds if self.declared else None, elasticity=ELASTICITY,
             call=CallSpec(f"service:{teacher(end.domain)}"),
         )  # fmt: skip
         yield Act(action, ActionWork(base_seconds, ELASTICITY, key="gpu"))

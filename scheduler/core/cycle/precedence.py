@@ -28,7 +28,8 @@ def order_of(state: State, live: LiveAction, trajectory: LiveTrajectory | None) 
     if live.action.generation is not None:
         return live.order
     if not policy.leads:
-        return _led(state, live, policy.head_start(live.action.project))
+        order = _led(state, live, policy.head_start(live.action.project))
+        return _before_longer(state, order, live) if live.action.call is not None else order
     return live.order if trajectory is None else _critical_first(state, live, trajectory, policy)
 
 
@@ -38,6 +39,12 @@ def _led(state: State, live: LiveAction, lead: float) -> Order:
         return live.order
     priority, arrival = live.order
     return priority, arrival - lead * min(MOST_LEAD, TURNS * len(state.actions)), arrival
+
+
+def _before_longer(state: State, order: Order, live: LiveAction) -> Order:
+    """Return the order of a call whose residency lets it precede longer ones; ``order``: that of its policy."""
+    ahead = max(-MOST_LEAD, min(MOST_LEAD, state.residency.head_start(live)))
+    return (order[0], order[1] - ahead, order[-1]) if ahead else order
 
 
 def _critical_first(

@@ -21,12 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import msgspec
-
 from domain.action import Action
 from domain.allocation import Allocation, Home
 from domain.decisions import Decision
-from domain.elasticity import Elasticity
 from domain.events import ActionFinished, ChunkReport
 from domain.ids import ResourceId
 from domain.inventory import Config, NodeInventory
@@ -35,6 +32,7 @@ from domain.rollouts import Rollout, RolloutResult
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.residency.selectors import Selectors
+from scheduler.core.residency.steady_memory import SteadyCount as SteadyCount
 from scheduler.core.state.demand import Needs, QueueKey
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.queues import WaitQueue, WaitReason
@@ -65,29 +63,6 @@ class RestoreTimes(NamedTuple):
     by_count: tuple[tuple[int, float], ...] = ()
 
 
-class RecentCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call that was submitted."""
-
-    at: float
-    service: str
-    #: Seconds on one GPU.
-    base_seconds: float
-    counts: UnitSet
-    elasticity: Elasticity
-
-    def count(self, steady: int) -> int:
-        """Return the milli-units that the call gets under a ``steady`` count."""
-        return max((each for each in self.counts if each <= steady), default=self.counts[0])
-
-
-class SteadyCount(msgspec.Struct):
-    """The steady count of one pool, in milli-units, and the calls that it was chosen by."""
-
-    count: int
-    calls: int = 0
-    recent: list[RecentCall] = []
-
-
 @dataclass(slots=True)
 class ResidencyMemory:
     """What a policy remembers between cycles."""
@@ -116,6 +91,10 @@ class ResidencyPolicy:
     def count_of(self, action: Action, pool: str, counts: UnitSet) -> int | None:
         """Return which of ``counts`` of its key resource ``action`` gets; None: the policy of the pool decides."""
         return None
+
+    def head_start(self, live: LiveAction) -> float:
+        """Return how many arrivals earlier than it arrived ``live``, a new action, is served; below 0: later."""
+        return 0.0
 
     def begin_cycle(self) -> None:
         """Prepare for the scans of one cycle."""

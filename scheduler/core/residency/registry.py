@@ -73,6 +73,9 @@ class ResidencyByKind(ResidencyPolicy):
         found = (each.count_of(action, pool, counts) for each in self._policies.values())
         return next((each for each in found if each is not None), None)
 
+    def head_start(self, live: LiveAction) -> float:
+        return self._of(live.needs.key).head_start(live)
+
     def begin_cycle(self) -> None:
         for each in self._policies.values():
             each.begin_cycle()

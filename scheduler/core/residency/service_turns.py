@@ -8,7 +8,8 @@ without `takes_turns` serve calls by arrival.
 
 Rules
 1. Among calls of equal priority: overdue ones, then those whose service is cached on a free chunk, then
-   all others; each class by arrival. Actions that need GPUs without a service are among the others.
+   all others; each class by arrival, the last two by turn where shorter calls precede longer ones (`steady_counts`, rule
+   5). Actions that need GPUs without a service are among the others.
 2. A call is overdue after `OVERDUE_ROUNDS` rounds. A round is one restore, as measured for its service, for
    each service with waiting calls, and all waiting calls, at least one for each of these services, divided by
    the chunks. With a limit that does not follow the queue all calls of a crowd become overdue; then nearly each
@@ -80,7 +81,9 @@ def rank(state: State, key: QueueKey, live: LiveAction) -> Rank:
     service, counts = key.needs.resident, counts_of(state, live)
     cached = bool(service) and any(is_cached(state, node, service, counts) for node in nodes)
     can_start = cached or open_seat(state, key, live) is not None
-    return priority, _CACHED if can_start else OTHERS, arrival
+    config = state.config.pools.get(key.pool)
+    turn = live.served if config is not None and config.shadow_pools else (arrival,)
+    return priority, _CACHED if can_start else OTHERS, *turn
 
 
 def counts_of(state: State, live: LiveAction) -> UnitSet:

@@ -88,9 +88,14 @@ class ServiceResidency(ResidencyPolicy):
             return None
         return steady_counts.count_of(self._state, action, pool, counts)
 
+    def head_start(self, live: LiveAction) -> float:
+        """Return how many arrivals a call precedes longer ones (`steady_counts`, rule 5)."""
+        return steady_counts.head_start(self._state, live)
+
     def begin_cycle(self) -> None:
-        """Tell ledgers for which services calls wait: they are evicted last."""
+        """Choose steady counts, and tell ledgers for which services calls wait: they are evicted last."""
         state = self._state
+        steady_counts.begin_cycle(state)
         shut = {name for name, service in state.config.services.items() if service.quarantined}
         queues = state.queues.active
         called = {key.needs.resident for key in queues if key.needs.resident and not key.held}
@@ -185,6 +190,8 @@ class ServiceResidency(ResidencyPolicy):
     def on_finished(self, event: ActionFinished) -> None:
         """Learn how long the restore and the call took."""
         live = self._state.actions.get(event.action_id)
+        if live is not None:
+            steady_counts.learn(self._state, event, live)
         for held in () if live is None else live.allocations:
             service_turns.learn(self._state, event, held)
             ledger, hosting = self.supply.resident.get(held.resource), held.hosting
@@ -226,6 +233,8 @@ class ServiceResidency(ResidencyPolicy):
         if before.selectors != self._state.config.selectors:
             selector_handlers.configure(self._state, decisions)
         services = self._state.config.services
+        if services != before.services or self._state.config.pools != before.pools:
+            steady_counts.forget(self._state)
         changed = {
             name: each for name, each in services.items() if before.services.get(name) != each
         }
@@ -268,6 +277,7 @@ class ServiceResidency(ResidencyPolicy):
 
     def on_nodes_changed(self) -> None:
         """Let waiting calls have the selected count where their pool has it now."""
+        steady_counts.forget(self._state)
         selector_handlers.refresh_all(self._state)
 
 

@@ -15,7 +15,8 @@ from domain.inventory import PoolConfig
 from scheduler.core.policies.registry import policy_named
 from scheduler.core.residency import steady_counts
 from scheduler.core.residency.policy import RestoreTimes
-from scheduler.core.residency.steady_counts import ReplayedCall, ReplayedService, mean_act
+from scheduler.core.residency.service_replay import ReplayedService, mean_act
+from scheduler.core.residency.steady_memory import ReplayedCall
 from scheduler.core.state import snapshot
 from scheduler.core.state.invariants import check
 from tests.builders import START, a_config, a_machine, an_action, make_ledger
@@ -25,14 +26,21 @@ from tests.unit.core.test_services_on_chunks import a_gpu_node, a_service
 
 
 class Pool:
-    """A machine with one node of eight GPUs, whose calls have a steady count."""
+    """A machine with one node of GPUs, whose calls have a steady count."""
 
-    def __init__(self, *, steady: bool = True, policy: str = "malleable") -> None:
+    def __init__(
+        self,
+        *,
+        steady: bool = True,
+        shadows: bool = False,
+        policy: str = "malleable",
+        gpus: int = 8,
+    ) -> None:
         config = a_config(
-            pools=[PoolConfig("default", policy, steady_counts=steady)],
+            pools=[PoolConfig("default", policy, steady_counts=steady, shadow_pools=shadows)],
             services={name: a_service((2, 50), (4, 35), (8, 30)) for name in NAMES},
         )
-        self.machine = a_machine([a_gpu_node(8)], config)
+        self.machine = a_machine([a_gpu_node(gpus)], config)
         self.at = START
 
     def submit(self, *actions: Action) -> None:

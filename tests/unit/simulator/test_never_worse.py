@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from domain.errors import InvalidRequest
-from simulator.gpu_sweep import GpuCell, GpuRow, geometric, gpu_cells, gpu_sweep, worse_on_gpus
+from simulator.gpu_sweep import LEARNED, GpuCell, GpuRow, gpu_cells, gpu_sweep
 from simulator.llm_trace import make_requests
-from simulator.sweep import Cell, Row, cells, shortened, sweep, worse
+from simulator.paired import PairedRow, above, geometric, worse
+from simulator.sweep import Cell, Row, cells, paired, shortened, sweep
 from simulator.traces import make_recordings
 from simulator.workloads.mopd import Mopd
 
@@ -47,10 +50,34 @@ def test_a_policy_without_rivals_cannot_be_judged():
         a_row(mine=6.0).ratio("mine", ["mine"])
 
 
-def test_only_rows_beyond_the_margin_are_worse():
-    rows = [a_row(mine=1.02, other=1.0), a_row(mine=1.05, other=1.0), a_row(mine=0.5, other=1.0)]
+def test_rows_of_one_cell_are_paired_by_seed():
+    rows = [
+        Row(replace(cell, seed=seed), {"mine": 1.0 + seed}, {"srpt": 0.5})
+        for cell in (CELL, Cell(1, 4, 0.5, "light"))
+        for seed in (0, 1)
+    ]
 
-    assert [ratio for _, ratio in worse(rows, "mine", ["other"])] == [1.05]
+    crowded, idle = paired(rows)
+
+    assert crowded == PairedRow(CELL, {"mine": [1.0, 2.0]}, {"srpt": [0.5, 0.5]})
+    assert idle.act_seconds == {"mine": [1.0, 2.0]}
+
+
+def test_a_share_is_a_part_of_what_the_reference_saves_over_the_smallest_counts():
+    row = PairedRow(
+        CELL,
+        {"minimum": [10.0, 10.0], "mine": [7.0, 8.0], "slow": [11.0, 11.0]},
+        {"srpt": [5.0, 5.0], "loose": [10.0, 11.0]},
+    )
+
+    assert row.share("mine", "srpt") == pytest.approx(0.5)
+    assert row.share("slow", "srpt") == pytest.approx(-0.2)
+    assert row.share("mine", "loose") is None
+
+
+def test_a_paired_row_without_rivals_cannot_be_judged():
+    with pytest.raises(InvalidRequest, match="no rival"):
+        a_gpu_row(mine=[1.0, 1.0]).ratio("mine", ["mine"])
 
 
 def test_shortened_recordings_keep_their_first_steps():
@@ -123,7 +150,14 @@ def test_an_interval_of_ratios_is_that_of_student():
 def test_a_cell_on_gpus_is_worse_beyond_the_limit_where_seeds_agree(mine, is_worse):
     row = a_gpu_row(mine=mine, other=[1.0, 1.0, 1.0])
 
-    assert [each for each, _ in worse_on_gpus([row], "mine", ["other"])] == [row] * is_worse
+    assert [each for each, _ in worse([row], "mine", ["other"])] == [row] * is_worse
+
+
+def test_a_cell_in_which_seeds_disagree_is_above_the_limit_but_not_worse():
+    row = a_gpu_row(mine=[0.9, 1.0, 1.7], other=[1.0, 1.0, 1.0])
+
+    assert [each for each, _ in above([row], "mine", ["other"])] == [row]
+    assert worse([row], "mine", ["other"]) == []
 
 
 def test_a_sweep_on_gpus_measures_every_policy_with_every_seed():
@@ -136,6 +170,18 @@ def test_a_sweep_on_gpus_measures_every_policy_with_every_seed():
     assert reported == [row]
     assert len(row.act_seconds["minimum"]) == GPU_CELL.seeds
     assert row.act_seconds["minimum"] == row.act_seconds["fixed(2)"]
+    assert LEARNED not in row.act_seconds
+    assert all(
+        bound <= act
+        for name in ("no waiting", "srpt")
+        for bound, act in zip(row.bounds[name], row.act_seconds["minimum"], strict=True)
+    )
+
+
+def test_the_default_policy_is_measured_with_learned_durations_as_well():
+    (row,) = gpu_sweep(make_requests(20, 0), [GPU_CELL], ["malleable"])
+
+    assert len(row.act_seconds[LEARNED]) == GPU_CELL.seeds
 
 
 def test_calls_of_a_gpu_cell_bring_its_load():
