@@ -60,6 +60,8 @@ from scheduler.core.state.supply import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory
+from simulator.machine import MachineCosts, SharedMachine
+from simulator.machine_nodes import MachineNodes
 from simulator.nodes import ModelledNodes
 from simulator.overheads import Overheads
 from simulator.tally import SimulationTally
@@ -110,10 +112,13 @@ class ClusterSimulation:
         watch: Watch | None = None,
         progress: Progress | None = None,
         switch: Switch | None = None,
+        concurrency: int | None = None,
+        machine: MachineCosts | None = None,
     ) -> None:
         """``make_ledger`` None: the built-in ledgers; see `ModelledNodes` for ``failure_ratio``.
 
-        ``depth`` replaces that of policies which look ahead (`policy_named`).
+        ``depth`` replaces that of policies which look ahead (`policy_named`). ``concurrency``: trajectories at
+        once (`Trainers`). ``machine``: everything runs on one machine with these costs.
         """
         self.overheads = overheads or Overheads()
         self.workload = workload
@@ -125,16 +130,26 @@ class ClusterSimulation:
         self._starts: list[Event] = []
         #: Puts an event into the loop's inbox now.
         self.tell = self._inbox.append
-        self.nodes = ModelledNodes(
-            self.agenda,
-            self.overheads,
-            self.tell,
-            self._starts.append,
-            failure_ratio=failure_ratio,
-            seed=seed,
-            models=cluster.served(),
-        )
-        self.trainers = Trainers(workload, self.agenda, self.overheads, self.tell)
+        shared = None if machine is None else SharedMachine(self.agenda, machine)
+        self.nodes: ModelledNodes | MachineNodes
+        if shared is not None:
+            self.nodes = MachineNodes(
+                self.agenda, shared, self.overheads, self.tell, self._starts.append
+            )
+        else:
+            self.nodes = ModelledNodes(
+                self.agenda,
+                self.overheads,
+                self.tell,
+                self._starts.append,
+                failure_ratio=failure_ratio,
+                seed=seed,
+                models=cluster.served(),
+            )
+        self.trainers = Trainers(
+            workload, self.agenda, self.overheads, self.tell,
+            concurrency=concurrency, machine=shared,
+        )  # fmt: skip
         self.passes = 0
         self.events = 0
         self._watch = watch
