@@ -62,7 +62,7 @@ from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory
 from simulator.machine import MachineCosts, SharedMachine
 from simulator.machine_nodes import MachineNodes
-from simulator.nodes import ModelledNodes
+from simulator.nodes import ModelledNodes, Tell
 from simulator.overheads import Overheads
 from simulator.tally import SimulationTally
 from simulator.trainers import Trainers
@@ -132,20 +132,12 @@ class ClusterSimulation:
         self.tell = self._inbox.append
         shared = None if machine is None else SharedMachine(self.agenda, machine)
         self.nodes: ModelledNodes | MachineNodes
-        if shared is not None:
-            self.nodes = MachineNodes(
-                self.agenda, shared, self.overheads, self.tell, self._starts.append
+        if shared is None:
+            self.nodes = ModelledNodes(
+                *self._of_nodes(), failure_ratio=failure_ratio, seed=seed, models=cluster.served()
             )
         else:
-            self.nodes = ModelledNodes(
-                self.agenda,
-                self.overheads,
-                self.tell,
-                self._starts.append,
-                failure_ratio=failure_ratio,
-                seed=seed,
-                models=cluster.served(),
-            )
+            self.nodes = MachineNodes(shared, *self._of_nodes())
         self.trainers = Trainers(
             workload, self.agenda, self.overheads, self.tell,
             concurrency=concurrency, machine=shared,
@@ -161,6 +153,10 @@ class ClusterSimulation:
             self.agenda.at(switch.at_seconds, self._switch, switch)
         if depth is not None:
             self.machine.state.pools.policies[POOL] = policy_named(policy, depth=depth)
+
+    def _of_nodes(self) -> tuple[Agenda, Overheads, Tell, Tell]:
+        """Return what all nodes take: the agenda, and the ways to report starts and everything else."""
+        return self.agenda, self.overheads, self.tell, self._starts.append
 
     def _obeyed_by(self) -> dict[type, Callable[[Any], None]]:
         """Return the handler of each type of decision."""

@@ -44,8 +44,8 @@ class MachineNodes:
 
     def __init__(
         self,
-        agenda: Agenda,
         machine: SharedMachine,
+        agenda: Agenda,
         overheads: Overheads,
         tell: Tell,
         tell_start: Tell,

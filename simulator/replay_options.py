@@ -6,6 +6,7 @@ submits with, too (`tangram_client.traces.submissions`).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def build_replay(given: set[str], **options: Any) -> ReplayScene:
     trace: Path | None = options["trace"]
     if options["generated"] == (trace is not None):
         raise InvalidRequest("--as-replay: give a TRACE or --generate")
+    if not math.isfinite(options["speed"]):
+        raise InvalidRequest(f"--speed must be a finite number, not {options['speed']}")
     calibration = _calibration(options["calibration"])
     cluster = _cluster(calibration, given, options)
     source = Source(trace, options["seed"], options["trajectories"])

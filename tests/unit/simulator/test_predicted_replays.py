@@ -413,6 +413,7 @@ def test_a_replay_has_neither_rewards_nor_another_batch(trace: Path, tmp_path: P
         ),
         (("--as-replay", "--generate", "--policy", "kubernetes"), "kubernetes is a baseline"),
         (("--as-replay", "--generate", "--calibration", "/none"), "/none: there is no such file"),
+        (("--as-replay", "--generate", "--speed", "nan"), "--speed must be a finite number"),
         (("--speed", "2"), "--speed is an option of --as-replay"),
     ],
 )
