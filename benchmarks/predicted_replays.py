@@ -1,7 +1,8 @@
 """predicted_replays: replays of several traces, and what ``sim --as-replay`` predicts of them.
 
-Each trace has a Tangram of its own: a calibration, then two replays of the trace. The prediction is made with that
-calibration alone, and compared with the mean of the two replays. How far two replays of the same trace differ says
+Each trace has a Tangram of its own: a calibration, two replays of the trace, and another calibration. The prediction is
+made with the first calibration alone, and compared with the mean of the two replays. What the second one would have
+predicted is stored beside it (``afterwards``): where the two differ, other load on the machine came or went. How far two replays of the same trace differ says
 how far any prediction can be right here, so the allowed difference follows from it:
 
     mean   5 % where the two means differ by at most 2.5 %, else twice their difference
@@ -217,9 +218,16 @@ def measure(case: Case) -> dict[str, Any]:
         began = processor_ticks()
         reports = tuple(asyncio.run(replay(stack, case, f"{case.name}-{n}")) for n in range(2))
         busy, every = (now - then for now, then in zip(processor_ticks(), began, strict=True))
+        afterwards = predicted(case, calibrate(stack))
     assert len(reports) == 2  # for the type
     found = judged((reports[0], reports[1]), predicted(case, calibration))
-    return {"speed": case.speed, "machine_busy": round(busy / every, 3), **found}
+    later = {"mean": afterwards.mean.value, "p95": afterwards.p95.value}
+    return {
+        "speed": case.speed,
+        "machine_busy": round(busy / every, 3),
+        **found,
+        "afterwards": {name: round(value or 0.0, 4) for name, value in later.items()},
+    }
 
 
 def main() -> None:
@@ -238,8 +246,8 @@ def main() -> None:
         for case in cases:
             results[case.name] = measure(case)
             print(case.name, json.dumps(results[case.name]), flush=True)
-    if not options.dry:
-        print("stored in", store("predicted_replays", {"result": results}))
+            if not options.dry:  # an interrupted run keeps what it has
+                print("stored in", store("predicted_replays", {"result": results}), flush=True)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ class MachineCosts:
     #: Processors of the machine, and how many further programs that never rest share them.
     cores: float
     others: float = 0.0
+    #: Weight of light commands in effect.
+    light_weight: float = LIGHT_WEIGHT
     #: Trainer → gateway → inbox of the loop.
     submit: Hop = field(default_factory=Hop)
     #: Grant → the node has spawned the command.

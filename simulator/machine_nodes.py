@@ -18,7 +18,7 @@ from domain.ids import ActionId
 from domain.resources import MILLI
 from simulator.agenda import Agenda
 from simulator.gpus import Restorable
-from simulator.machine import COMMAND_WEIGHT, LIGHT_WEIGHT, Hop, SharedMachine
+from simulator.machine import COMMAND_WEIGHT, Hop, SharedMachine
 from simulator.overheads import Overheads
 from simulator.processors import ProcessorJob
 from simulator.work import ActionWork
@@ -68,7 +68,8 @@ class MachineNodes:
     ) -> None:
         """Start a granted action, in ``environment`` if it has one."""
         light = all(each.amount < MILLI for each in grant.allocations)
-        run = MachineRun(grant, work, timeout_seconds, LIGHT_WEIGHT if light else COMMAND_WEIGHT)
+        weight = self._machine.costs.light_weight if light else COMMAND_WEIGHT
+        run = MachineRun(grant, work, timeout_seconds, weight)
         begin = self._spawn
         if environment is not None and environment not in self._environments:
             self._environments.add(environment)

@@ -1,22 +1,26 @@
 """From the calibration of a machine to its costs: the probes are played in virtual time until they take what was measured.
 
-Means of probe ``alone`` are the hops on this machine with its other load. Two numbers are not seen directly and are
-found by playing the probes: the CPU that Tangram takes for an action (probe ``crowd`` has to take its measured time)
-and the number of other programs that never rest (the commands of ``busy`` have to take theirs). A hop whose CPU would
+Means of probe ``alone`` are the hops on this machine with its other load. Three numbers are not seen directly and are
+found by playing the probes: the CPU that Tangram takes for an action (probe ``crowd`` has to take its measured time),
+the number of other programs that never rest (the command of ``busy`` with a core has to take its time) and the weight
+that light commands have in effect beside them (the light one has to take its own). A hop whose CPU would
 take longer than the hop keeps only what fits; the rest is spent beside the path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
+from domain.decisions import Decision, Finish
 from domain.errors import InvalidRequest
+from domain.events import Event
 from domain.inventory import ResourceInventory
 from domain.resources import MILLI
 from managers.cpu.shared_cores import LIGHT_MILLI, yielding_capacity
+from scheduler.core.machine import Machine
 from simulator.agenda import Agenda
 from simulator.cluster import GIB, Cluster
 from simulator.engine import ClusterSimulation
@@ -39,7 +43,8 @@ PASS_SECONDS: Final = 0.001
 _BEFORE: Final = 0.6
 #: Bounds of what is searched, and halvings of them.
 _MOST_CPU_SECONDS: Final = 1.0
-_MOST_OTHERS: Final = 8.0
+_MOST_OTHERS: Final = 16.0
+_LEAST_WEIGHT: Final = 10.0
 _HALVINGS: Final = 12
 _ROUNDS: Final = 2
 MEMORY_BYTES: Final = 1024 * GIB
@@ -70,39 +75,52 @@ class PathMeans:
         )
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What is found by playing the probes."""
+
+    #: CPU of an action, in seconds.
+    cpu_seconds: float
+    others: float = 0.0
+    light_weight: float = LIGHT_WEIGHT
+
+
 def costs_of(calibration: Calibration, number: int | None = None) -> MachineCosts:
     """Return the costs of one round of a calibration, or of all together."""
     alone = [each for run in calibration.of("alone", number) for each in run.actions]
     means, cores = PathMeans.of(alone), float(calibration.machine.cores)
     cluster = cluster_of(calibration.nodes)
-    crowd, busy = (_mean_execution(calibration, name, number) for name in ("crowd", "busy"))
-    wall = fmean(run.wall_seconds for run in calibration.of("crowd", number))
-    del crowd
-    others, cpu_seconds = 0.0, cores * wall / len(calibration.of("crowd", number)[0].actions)
-    for _ in range(_ROUNDS):
-        others = _root(
-            lambda value, cpu=cpu_seconds: _played(  # type: ignore[misc]
-                _probe("busy"), _costs(means, cores, value, cpu), cluster
-            ).execution_seconds - busy,
-            _MOST_OTHERS,
-        )  # fmt: skip
-        cpu_seconds = _root(
-            lambda value, others=others: _played(  # type: ignore[misc]
-                _probe("crowd"), _costs(means, cores, others, value), cluster
-            ).wall_seconds - wall,
-            _MOST_CPU_SECONDS,
-        )  # fmt: skip
-    return _costs(means, cores, others, cpu_seconds)
-
-
-def _mean_execution(calibration: Calibration, probe: str, number: int | None) -> float:
-    return fmean(
-        each.execution_seconds for run in calibration.of(probe, number) for each in run.actions
+    crowd = calibration.of("crowd", number)
+    wall = fmean(run.wall_seconds for run in crowd)
+    busy = [each for run in calibration.of("busy", number) for each in run.actions]
+    whole, light = (
+        fmean(each.execution_seconds for each in busy if (each.cores < 1) is is_light)
+        for is_light in (False, True)
     )
 
+    def play(probe: str, found: _Found) -> PlayedProbe:
+        return _played(_probe(probe), _costs(means, cores, found), cluster)
 
-def _costs(means: PathMeans, cores: float, others: float, cpu_seconds: float) -> MachineCosts:
-    """Return costs whose path takes ``means`` beside ``others``, and ``cpu_seconds`` an action."""
+    found = _Found(cores * wall / len(crowd[0].actions))
+    for _ in range(_ROUNDS):
+        found = _root(
+            found, "others", (0.0, _MOST_OTHERS),
+            lambda tried: play("busy", tried).whole_seconds - whole,
+        )  # fmt: skip
+        found = _root(
+            found, "light_weight", (COMMAND_WEIGHT, _LEAST_WEIGHT),
+            lambda tried: play("busy", tried).light_seconds - light,
+        )  # fmt: skip
+        found = _root(
+            found, "cpu_seconds", (0.0, _MOST_CPU_SECONDS),
+            lambda tried: play("crowd", tried).wall_seconds - wall,
+        )  # fmt: skip
+    return _costs(means, cores, found)
+
+
+def _costs(means: PathMeans, cores: float, found: _Found) -> MachineCosts:
+    """Return costs whose path takes ``means`` beside the other programs, with the CPU that was found."""
+    others = found.others
     path = {
         "submit": means.submit,
         "start": _BEFORE * max(0.0, means.overhead - PASS_SECONDS),
@@ -110,8 +128,9 @@ def _costs(means: PathMeans, cores: float, others: float, cpu_seconds: float) ->
         "answer": max(0.0, means.answer - PASS_SECONDS),
         "process": means.process,
     }
-    parts, light = (_slowness(cores, others, weight) for weight in (PARTS_WEIGHT, LIGHT_WEIGHT))
-    share = cpu_seconds / max(sum(path.values()), 1e-9)
+    parts = _slowness(cores, others, PARTS_WEIGHT)
+    light = _slowness(cores, others, found.light_weight)
+    share = found.cpu_seconds / max(sum(path.values()), 1e-9)
 
     def hop(name: str, seconds: float) -> Hop:
         slowness = light if name == "process" else parts
@@ -123,8 +142,9 @@ def _costs(means: PathMeans, cores: float, others: float, cpu_seconds: float) ->
     return MachineCosts(
         cores=cores,
         others=others,
+        light_weight=found.light_weight,
         environment=hop("environment", means.environment),
-        beside_cpu_seconds=max(0.0, cpu_seconds - on_path),
+        beside_cpu_seconds=max(0.0, found.cpu_seconds - on_path),
         **hops,
     )
 
@@ -139,24 +159,31 @@ def _slowness(cores: float, others: float, weight: float) -> float:
 
 @dataclass(frozen=True)
 class PlayedProbe:
-    """A probe in virtual time."""
+    """A probe in virtual time; executions on whole cores and of light actions on the mean, 0 without any."""
 
     wall_seconds: float
-    execution_seconds: float
+    whole_seconds: float
+    light_seconds: float
 
 
 def _played(probe: Probe, costs: MachineCosts, cluster: Cluster) -> PlayedProbe:
     plan = ReplayPlan("calibration", "probe", 1.0, cost_named("from-trace"))
     workload = Replayed(probe.recordings, plan, most_cores=largest_node(cluster))
+    executions: tuple[list[float], list[float]] = ([], [])
+
+    def watch(_: Machine, events: list[Event], decisions: list[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Finish):
+                light = all(each.amount < MILLI for each in decision.allocations)
+                executions[light].append(decision.timing.execution_seconds)
+
     simulation = ClusterSimulation(
-        workload,
-        cluster,
-        overheads=overheads_of(costs),
-        concurrency=probe.concurrency,
-        machine=costs,
-    )
-    rows = simulation.run().rows
-    return PlayedProbe(simulation.trainers.ended_at, fmean(rows.execution))
+        workload, cluster, overheads=overheads_of(costs), watch=watch,
+        concurrency=probe.concurrency, machine=costs,
+    )  # fmt: skip
+    simulation.run()
+    whole, light = (fmean(each) if each else 0.0 for each in executions)
+    return PlayedProbe(simulation.trainers.ended_at, whole, light)
 
 
 def overheads_of(costs: MachineCosts) -> Overheads:
@@ -171,18 +198,23 @@ def overheads_of(costs: MachineCosts) -> Overheads:
     )
 
 
-def _root(excess: Callable[[float], float], most: float) -> float:
-    """Return where ``excess``, which rises, passes 0 between 0 and ``most``; an end where it does not."""
-    least = 0.0
-    if excess(least) >= 0:
-        return least
+def _root(
+    found: _Found, name: str, bounds: tuple[float, float], excess: Callable[[_Found], float]
+) -> _Found:
+    """Return ``found`` with the ``name`` where ``excess`` passes 0; it rises from the first bound to the second.
+
+    Where it does not pass 0, the bound that is nearer to it is taken.
+    """
+    low, high = bounds
+    if excess(replace(found, **{name: low})) >= 0:
+        return replace(found, **{name: low})
     for _ in range(_HALVINGS):
-        middle = (least + most) / 2
-        if excess(middle) < 0:
-            least = middle
+        middle = (low + high) / 2
+        if excess(replace(found, **{name: middle})) < 0:
+            low = middle
         else:
-            most = middle
-    return (least + most) / 2
+            high = middle
+    return replace(found, **{name: (low + high) / 2})
 
 
 def _probe(name: str) -> Probe:
