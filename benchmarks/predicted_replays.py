@@ -32,7 +32,7 @@ from benchmarks.record import store
 from benchmarks.stack import ROOT, Stack, tangram
 from domain.version import VERSION
 from simulator.compare import Scene
-from simulator.prediction import Prediction, calibrated, predict
+from simulator.prediction import ReplayPrediction, calibrated, predict
 from simulator.replay_costs import cluster_of, largest_node
 from simulator.trace_files import recording_lines
 from simulator.workloads.replayed import Replayed
@@ -41,7 +41,7 @@ from tangram_client.clock import SystemClock
 from tangram_client.replay.player import Session
 from tangram_client.replay.report import Report
 from tangram_client.replay.tally import ReplayTally
-from tangram_client.traces.calibration import Calibration, Machine, read_calibration
+from tangram_client.traces.calibration import MachineCalibration, MachineIdentity, read_calibration
 from tangram_client.traces.recording import RecordedStep, Recording, read_trace
 from tangram_client.traces.submissions import ReplayPlan, Source, cost_named
 
@@ -131,7 +131,7 @@ def part_of(trace: Path, folder: Path, speed: float) -> Case:
     return Case("recorded", path, speed=speed)
 
 
-def calibrate(stack: Stack) -> Calibration:
+def calibrate(stack: Stack) -> MachineCalibration:
     """Calibrate as a user does."""
     url = f"http://{stack.host}:{stack.port}"
     subprocess.run(
@@ -159,13 +159,13 @@ async def replay(stack: Stack, case: Case, run: str) -> Report:
     return report
 
 
-def predicted(case: Case, calibration: Calibration) -> Prediction:
+def predicted(case: Case, calibration: MachineCalibration) -> ReplayPrediction:
     """Predict the replay of a trace with one calibration."""
     recordings, count = Source(case.trace).recordings()
     cluster = cluster_of(calibration.nodes)
     plan = ReplayPlan("replay", "replay", case.speed, cost_named("from-trace"))
     workload = Replayed(list(recordings), plan, largest_node(cluster))
-    costs = calibrated(calibration, datetime.now(UTC), Machine.this(), VERSION)
+    costs = calibrated(calibration, datetime.now(UTC), MachineIdentity.this(), VERSION)
     return predict(Scene(workload, cluster, concurrency=count), calibration.policy, costs)[0]
 
 
@@ -184,7 +184,7 @@ def verdict(measured: tuple[float, float], predicted: float, quiet: float) -> di
     }
 
 
-def judged(reports: tuple[Report, Report], prediction: Prediction) -> dict[str, Any]:
+def judged(reports: tuple[Report, Report], prediction: ReplayPrediction) -> dict[str, Any]:
     """Return the verdict of a trace."""
     first, second = (report.seconds["act"] for report in reports)
     assert first is not None  # something ended

@@ -30,7 +30,7 @@ from simulator.compare import Progress, Scene, Timed, check_policies, compare
 from simulator.engine import Watch
 from simulator.journal_replay import replay_journal
 from simulator.options import build, foreign, with_options
-from simulator.prediction import Prediction, ReplayCosts, age_text, predict
+from simulator.prediction import ReplayCosts, ReplayPrediction, age_text, predict
 from simulator.replay_options import (
     OWN,
     build_replay,
@@ -274,7 +274,7 @@ def add_evaluation() -> None:
         verbs.add_command(import_module(EVALUATION).report_command)
 
 
-def prediction_table(predictions: Iterable[Prediction]) -> Table:
+def prediction_table(predictions: Iterable[ReplayPrediction]) -> Table:
     """Return the predicted mean and p95 of the ACT with their intervals; one row for each policy."""
     table = Table(title="ACT of the replay, predicted seconds", title_justify="left")
     for name in ("policy", "mean", "from", "to", "p95", "from", "to"):

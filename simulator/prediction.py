@@ -19,7 +19,7 @@ from simulator.machine import Hop, MachineCosts
 from simulator.overheads import DOCKER_ENVIRONMENT_SECONDS, DOCKER_EXEC_SECONDS, Overheads
 from simulator.replay_costs import costs_of, overheads_of
 from simulator.result import Result
-from tangram_client.traces.calibration import FRESH_SECONDS, Calibration, Machine
+from tangram_client.traces.calibration import FRESH_SECONDS, MachineCalibration, MachineIdentity
 
 #: The path on a loaded machine over that on an idle one (`benchmarks.predicted`, 2026-11-21: 9.2).
 LOADED: Final = 9.2
@@ -28,7 +28,7 @@ LOADED_PROCESS_SECONDS: Final = 0.037
 QUIET_PROCESS_SECONDS: Final = 0.0012
 
 
-class Interval(msgspec.Struct, frozen=True):
+class PredictedSeconds(msgspec.Struct, frozen=True):
     """A predicted value of seconds between bounds; None: only the bounds are known."""
 
     least: float
@@ -36,12 +36,12 @@ class Interval(msgspec.Struct, frozen=True):
     most: float
 
 
-class Prediction(msgspec.Struct, frozen=True):
+class ReplayPrediction(msgspec.Struct, frozen=True):
     """What a replay under one policy will report."""
 
     policy: str
-    mean: Interval
-    p95: Interval
+    mean: PredictedSeconds
+    p95: PredictedSeconds
     calibrated: bool
     #: Of the calibration.
     age_seconds: float | None
@@ -77,7 +77,7 @@ def documented(cores: float) -> ReplayCosts:
 
 
 def calibrated(
-    calibration: Calibration, now: datetime, machine: Machine, version: str
+    calibration: MachineCalibration, now: datetime, machine: MachineIdentity, version: str
 ) -> ReplayCosts:
     """Return the costs of a calibration: of all rounds together, and of each.
 
@@ -93,7 +93,7 @@ def calibrated(
 
 
 def warnings_of(
-    calibration: Calibration, age: float, machine: Machine, version: str
+    calibration: MachineCalibration, age: float, machine: MachineIdentity, version: str
 ) -> tuple[str, ...]:
     """Return what makes a calibration of ``age`` seconds doubtful on ``machine``, as sentences."""
     found = []
@@ -121,7 +121,7 @@ def age_text(seconds: float) -> str:
 
 def predict(
     scene: Scene, policy: str, costs: ReplayCosts, progress: Progress | None = None
-) -> tuple[Prediction, Timed]:
+) -> tuple[ReplayPrediction, Timed]:
     """Simulate the replay of ``scene`` under one policy with each of the costs."""
     timed = [
         run(replace(scene, machine=each, overheads=overheads_of(each)), policy, progress)
@@ -129,15 +129,15 @@ def predict(
     ]
     acts = [each.result.whole.act for each in timed]
     means, p95s = [act.mean for act in acts], [act.p95 for act in acts]
-    prediction = Prediction(
+    prediction = ReplayPrediction(
         policy, _interval(means, costs), _interval(p95s, costs), costs.calibrated,
         costs.age_seconds, costs.warnings, timed[0].result,
     )  # fmt: skip
     return prediction, timed[0]
 
 
-def _interval(values: Sequence[float], costs: ReplayCosts) -> Interval:
-    return Interval(min(values), values[0] if costs.calibrated else None, max(values))
+def _interval(values: Sequence[float], costs: ReplayCosts) -> PredictedSeconds:
+    return PredictedSeconds(min(values), values[0] if costs.calibrated else None, max(values))
 
 
 def _of_overheads(

@@ -30,10 +30,10 @@ from simulator.processors import Processors
 from simulator.workloads.replayed import Replayed
 from tangram_client.traces.calibration import (
     PROBES,
-    Calibration,
+    MachineCalibration,
     MeasuredNode,
-    Probe,
     ProbedAction,
+    ReplayProbe,
 )
 from tangram_client.traces.submissions import ReplayPlan, cost_named
 
@@ -85,7 +85,7 @@ class _Found:
     light_weight: float = LIGHT_WEIGHT
 
 
-def costs_of(calibration: Calibration, number: int | None = None) -> MachineCosts:
+def costs_of(calibration: MachineCalibration, number: int | None = None) -> MachineCosts:
     """Return the costs of one round of a calibration, or of all together."""
     alone = [each for run in calibration.of("alone", number) for each in run.actions]
     means, cores = PathMeans.of(alone), float(calibration.machine.cores)
@@ -166,7 +166,7 @@ class PlayedProbe:
     light_seconds: float
 
 
-def _played(probe: Probe, costs: MachineCosts, cluster: Cluster) -> PlayedProbe:
+def _played(probe: ReplayProbe, costs: MachineCosts, cluster: Cluster) -> PlayedProbe:
     plan = ReplayPlan("calibration", "probe", 1.0, cost_named("from-trace"))
     workload = Replayed(probe.recordings, plan, most_cores=largest_node(cluster))
     executions: tuple[list[float], list[float]] = ([], [])
@@ -217,7 +217,7 @@ def _root(
     return replace(found, **{name: (low + high) / 2})
 
 
-def _probe(name: str) -> Probe:
+def _probe(name: str) -> ReplayProbe:
     return next(probe for probe in PROBES if probe.name == name)
 
 

@@ -25,8 +25,8 @@ from simulator.prediction import ReplayCosts, calibrated, documented
 from simulator.replay_costs import cluster_of, largest_node
 from simulator.workloads.replayed import Replayed
 from tangram_client.traces.calibration import (
-    Calibration,
-    Machine,
+    MachineCalibration,
+    MachineIdentity,
     MeasuredNode,
     calibration_path,
     read_calibration,
@@ -111,7 +111,7 @@ def build_replay(given: set[str], **options: Any) -> ReplayScene:
         workload, cluster, seed=options["seed"], assumed=assumed,
         concurrency=options["concurrency"] or count,
     )  # fmt: skip
-    machine = Machine.this()
+    machine = MachineIdentity.this()
     if calibration is None:
         return ReplayScene(scene, documented(float(machine.cores)), "")
     costs = calibrated(calibration, datetime.now(UTC), machine, VERSION)
@@ -125,14 +125,16 @@ def check_replayed_policies(policies: Sequence[str]) -> None:
             raise InvalidRequest(f"--as-replay: {policy} is a baseline, which no replay runs on")
 
 
-def _calibration(path: Path | None) -> Calibration | None:
+def _calibration(path: Path | None) -> MachineCalibration | None:
     found = read_calibration(path or calibration_path(os.environ))
     if found is None and path is not None:
         raise InvalidRequest(f"{path}: there is no such file")
     return found
 
 
-def _cluster(calibration: Calibration | None, given: set[str], options: dict[str, Any]) -> Cluster:
+def _cluster(
+    calibration: MachineCalibration | None, given: set[str], options: dict[str, Any]
+) -> Cluster:
     """Return the nodes that are asked for, else those of the calibration, else one of this machine."""
     if calibration is not None and not given & {"nodes", "cores"}:
         return cluster_of(calibration.nodes)

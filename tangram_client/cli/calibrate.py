@@ -20,12 +20,12 @@ from tangram_client.system_status import StatusSummary
 from tangram_client.traces.calibration import (
     PROBES,
     ROUNDS,
-    Calibration,
-    Machine,
+    MachineCalibration,
+    MachineIdentity,
     MeasuredNode,
-    Probe,
     ProbedAction,
     ProbeRun,
+    ReplayProbe,
     calibration_path,
     write_calibration,
 )
@@ -63,7 +63,7 @@ def calibrate(shell: Shell, /, rounds: int, out: Path | None, quiet: bool) -> No
     click.echo(f"stored in {path}")
 
 
-async def _measure(shell: Shell, rounds: int, *, quiet: bool) -> Calibration:
+async def _measure(shell: Shell, rounds: int, *, quiet: bool) -> MachineCalibration:
     async with shell.async_client() as client:
         status = StatusSummary.of(await client.status())
         if status.running or status.queued:
@@ -74,9 +74,9 @@ async def _measure(shell: Shell, rounds: int, *, quiet: bool) -> Calibration:
                 if not quiet:
                     say(f"round {number + 1} of {rounds}: {probe.name}")
                 runs.append(await _run(client, shell, probe, number))
-    return Calibration(
+    return MachineCalibration(
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=Machine.this(),
+        machine=MachineIdentity.this(),
         version=status.version,
         policy=next((pool.policy for pool in status.pools), ""),
         nodes=tuple(
@@ -88,7 +88,7 @@ async def _measure(shell: Shell, rounds: int, *, quiet: bool) -> Calibration:
     )
 
 
-async def _run(client: AsyncClient, shell: Shell, probe: Probe, number: int) -> ProbeRun:
+async def _run(client: AsyncClient, shell: Shell, probe: ReplayProbe, number: int) -> ProbeRun:
     """Play one probe. Raises TangramClientError when an action did not complete."""
     found: list[ProbedAction] = []
 

@@ -32,7 +32,7 @@ FRESH_SECONDS: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class Probe:
+class ReplayProbe:
     """One short replay."""
 
     name: str
@@ -48,9 +48,9 @@ _SLEEP: Final = RecordedStep(0.05, 0.02, 0.1, "probe")
 _LIGHT: Final = RecordedStep(0.05, 0.1, 0.1, "probe")
 _NOW: Final = RecordedStep(0.0, 0.002, 0.1, "probe")
 PROBES: Final = (
-    Probe("alone", _repeated("alone", 3, *[_SLEEP] * 5, *[_LIGHT] * 3), 1),
-    Probe("crowd", _repeated("crowd", 12, *[_NOW] * 8), 12),
-    Probe("busy", (
+    ReplayProbe("alone", _repeated("alone", 3, *[_SLEEP] * 5, *[_LIGHT] * 3), 1),
+    ReplayProbe("crowd", _repeated("crowd", 12, *[_NOW] * 8), 12),
+    ReplayProbe("busy", (
         *_repeated("whole", 1, *[RecordedStep(0.1, 1.0, 1.0, "probe")] * 3),
         *_repeated("light", 1, *[RecordedStep(0.1, 1.0, 0.45, "probe")] * 3),
     ), 2),
@@ -98,7 +98,7 @@ class MeasuredNode:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineIdentity:
     """The machine that measured, as far as costs depend on it."""
 
     host: str
@@ -106,18 +106,18 @@ class Machine:
     cores: int
 
     @classmethod
-    def this(cls) -> Machine:
+    def this(cls) -> MachineIdentity:
         """Describe this machine."""
         return cls(socket.gethostname(), _cpu(), len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True)
-class Calibration:
+class MachineCalibration:
     """Everything that was measured, and on what."""
 
     #: UTC, ISO 8601.
     measured_at: str
-    machine: Machine
+    machine: MachineIdentity
     #: Of the server.
     version: str
     policy: str
@@ -145,7 +145,7 @@ def calibration_path(environ: Mapping[str, str] | None = None) -> Path:
     return Path(home).expanduser() / FILE
 
 
-def write_calibration(calibration: Calibration, path: Path) -> None:
+def write_calibration(calibration: MachineCalibration, path: Path) -> None:
     """Store a calibration in place of the one before. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -153,7 +153,7 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
     part.replace(path)
 
 
-def read_calibration(path: Path) -> Calibration | None:
+def read_calibration(path: Path) -> MachineCalibration | None:
     """Read a calibration; None when there is none. Raises TraceError naming the file and what is wrong."""
     try:
         body = json.loads(path.read_text())
@@ -169,10 +169,10 @@ def read_calibration(path: Path) -> Calibration | None:
         raise TraceError(f"{path}: is incomplete ({error!r}); calibrate once more") from None
 
 
-def _calibration(body: Mapping[str, Any]) -> Calibration:
-    found = Calibration(
+def _calibration(body: Mapping[str, Any]) -> MachineCalibration:
+    found = MachineCalibration(
         measured_at=body["measured_at"],
-        machine=Machine(**body["machine"]),
+        machine=MachineIdentity(**body["machine"]),
         version=body["version"],
         policy=body["policy"],
         nodes=tuple(MeasuredNode(**node) for node in body["nodes"]),

@@ -8,7 +8,7 @@ import pytest
 
 from tangram_client.testing import FakeServer, Ran
 from tangram_client.testing.state import Payload
-from tangram_client.traces.calibration import FILE, PROBES, Machine, read_calibration
+from tangram_client.traces.calibration import FILE, PROBES, MachineIdentity, read_calibration
 from tests.unit.client.cli_runner import tangram
 
 
@@ -29,7 +29,7 @@ def test_every_action_of_every_round_is_stored(
     assert result.exit_code == 0, result.stderr
     assert found is not None
     assert f"stored in {tmp_path / FILE}" in result.stdout
-    assert (found.rounds, found.machine) == ([0, 1], Machine.this())
+    assert (found.rounds, found.machine) == ([0, 1], MachineIdentity.this())
     for probe in PROBES:
         for run in found.of(probe.name):
             assert len(run.actions) == sum(len(each.steps) for each in probe.recordings)

@@ -21,7 +21,7 @@ from domain.decisions import Decision
 from domain.errors import InvalidRequest
 from domain.events import ActionSubmitted, Event
 from domain.resources import MILLI
-from scheduler.core.machine import Machine as CoreMachine
+from scheduler.core.machine import Machine
 from simulator.agenda import Agenda
 from simulator.cli import verbs
 from simulator.cluster import Cluster
@@ -38,8 +38,8 @@ from tangram_client.replay.player import Session
 from tangram_client.replay.tally import ReplayTally
 from tangram_client.traces.calibration import (
     PROBES,
-    Calibration,
-    Machine,
+    MachineCalibration,
+    MachineIdentity,
     MeasuredNode,
     ProbedAction,
     ProbeRun,
@@ -144,7 +144,7 @@ def _simulated(
 ) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
 
-    def watch(core: CoreMachine, events: list[Event], decisions: list[Decision]) -> None:
+    def watch(core: Machine, events: list[Event], decisions: list[Decision]) -> None:
         for event in events:
             if isinstance(event, ActionSubmitted):
                 action = event.action
@@ -240,21 +240,21 @@ def test_all_cpu_is_done_and_no_more_than_the_cores_give(
 # ------------------------------------------------------------------------ calibrations
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
-HERE = Machine("host", "a processor", 2)
+HERE = MachineIdentity("host", "a processor", 2)
 TRUE = MachineCosts(
     cores=2.0, submit=Hop(0.0, 0.001), start=Hop(0.002, 0.006), environment=Hop(0.02, 0.01),
     process=Hop(0.002, 0.004), report=Hop(0.0, 0.003), answer=Hop(0.001, 0.004),
 )  # fmt: skip
 
 
-def _measured(costs: MachineCosts, rounds: int = 1) -> Calibration:
+def _measured(costs: MachineCosts, rounds: int = 1) -> MachineCalibration:
     """Measure a simulated machine: the calibration that it would store."""
     runs = [
         _probe_run(costs, number, name)
         for number in range(rounds)
         for name in ("alone", "crowd", "busy")
     ]
-    return Calibration(
+    return MachineCalibration(
         NOW.isoformat(), HERE, "1.0", "minimum", (MeasuredNode("n1", 2.0, 0),), tuple(runs)
     )
 
