@@ -36,8 +36,8 @@ from managers.cpu.containers import ContainerDriver
 from simulator.figures import Figure, Interval, Series, plot
 from tangram_client.aio import AsyncClient
 from tangram_client.payloads import exec_action
-from tangram_client.replay.burn import burn_command, recorded_cost
 from tangram_client.replay.report import Quantiles
+from tangram_client.traces.burn import burn_command, recorded_cost
 from tangram_client.traces.recording import Recording, read_trace, resample
 from tests.docker_engine import IMAGE, DockerEngine
 

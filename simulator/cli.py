@@ -30,6 +30,13 @@ from simulator.compare import Progress, Scene, Timed, check_policies, compare
 from simulator.engine import Watch
 from simulator.journal_replay import replay_journal
 from simulator.options import build, foreign, with_options
+from simulator.prediction import ReplayCosts, ReplayPrediction, age_text, predict
+from simulator.replay_options import (
+    OWN,
+    build_replay,
+    check_replayed_policies,
+    with_replay_options,
+)
 from simulator.request import compared_policies
 from simulator.result import Result, ResultPart, encode
 from simulator.worker_processes import end_on_signal
@@ -166,9 +173,13 @@ def verbs() -> None:
     "--journal", type=click.Path(path_type=Path), help="Write the journal there, for `recorded`."
 )
 @with_options
+@with_replay_options
 def run_command(policy: str, journal: Path | None, **options: Any) -> None:
-    """Simulate under one policy."""
-    _simulate([policy], journal=journal, **options)
+    """Simulate under one policy; with --as-replay, predict what `tangram replay` would report."""
+    if options["as_replay"]:
+        _predict((policy,), journal=journal, **options)
+    else:
+        _simulate([policy], journal=journal, **_without_replay(options))
 
 
 @verbs.command("compare")
@@ -180,9 +191,13 @@ def run_command(policy: str, journal: Path | None, **options: Any) -> None:
     help="Give several [all that there are].",
 )
 @with_options
+@with_replay_options
 def compare_command(policies: tuple[str, ...], **options: Any) -> None:
     """Simulate under several policies, on the same draws."""
-    _simulate(policies or compared_policies(), **options)
+    if options["as_replay"]:
+        _predict(policies or compared_policies(), **options)
+    else:
+        _simulate(policies or compared_policies(), **_without_replay(options))
 
 
 @verbs.command("plan")
@@ -259,6 +274,25 @@ def add_evaluation() -> None:
         verbs.add_command(import_module(EVALUATION).report_command)
 
 
+def prediction_table(predictions: Iterable[ReplayPrediction]) -> Table:
+    """Return the predicted mean and p95 of the ACT with their intervals; one row for each policy."""
+    table = Table(title="ACT of the replay, predicted seconds", title_justify="left")
+    for name in ("policy", "mean", "from", "to", "p95", "from", "to"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for each in predictions:
+        cells = (
+            text
+            for interval in (each.mean, each.p95)
+            for text in (
+                "-" if interval.value is None else seconds(interval.value),
+                seconds(interval.least),
+                seconds(interval.most),
+            )
+        )
+        table.add_row(each.policy, *cells)
+    return table
+
+
 @contextmanager
 def one_line_errors(program: str = "tangram sim") -> Iterator[None]:
     """End with exit code 2 when the input is bad, 1 when the simulation itself is."""
@@ -311,16 +345,59 @@ def _journalled(path: Path | None) -> Iterator[Watch | None]:
 
 def _scene(workload: str, **options: Any) -> Scene:
     context = click.get_current_context()
-    given = {
-        name
-        for name in options
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-    }
-    if (option := foreign(workload, given)) is not None:
+    if (option := foreign(workload, _given(context, options))) is not None:
         raise InvalidRequest(f"--{option.replace('_', '-')} is no option of {workload}")
     scene = build(workload, **options)
     say_assumed(scene.assumed)
     return scene
+
+
+def _given(context: click.Context, names: Iterable[str]) -> set[str]:
+    """Return those of the options that stand on the command line."""
+    none = {None, click.core.ParameterSource.DEFAULT}
+    return {name for name in names if context.get_parameter_source(name) not in none}
+
+
+def _without_replay(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the other options. Ends the program when one of a replay was given."""
+    given = _given(click.get_current_context(), OWN)
+    with one_line_errors():
+        for name in sorted(given):
+            raise InvalidRequest(f"--{name.replace('_', '-')} is an option of --as-replay")
+    return {name: value for name, value in options.items() if name not in {*OWN, "as_replay"}}
+
+
+def _predict(
+    policies: Sequence[str], *, as_json: bool, quiet: bool, journal: Path | None = None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Predict a replay under each policy, and print the predictions with the simulations behind them."""
+    context = click.get_current_context()
+    with one_line_errors():
+        check_policies(policies)
+        replay = build_replay(_given(context, (*options, "journal")), journal=journal, **options)
+        check_replayed_policies(policies)
+        if replay.policy and not _given(context, ("policy", "policies")):
+            policies = (replay.policy,)
+        say_assumed(replay.scene.assumed)
+        say_calibration(replay.costs)
+        with _shown(replay.scene.workload.actions, quiet=quiet) as progress:
+            found = [predict(replay.scene, policy, replay.costs, progress) for policy in policies]
+    if as_json:
+        text = msgspec.json.format(msgspec.json.encode([each for each, _ in found]), indent=2)
+        sys.stdout.write(text.decode() + "\n")
+    else:
+        print_tables(
+            prediction_table([each for each, _ in found]), *tables([each for _, each in found])
+        )
+
+
+def say_calibration(costs: ReplayCosts) -> None:
+    """Say on standard error how old the calibration is, and what is wrong with it."""
+    if costs.age_seconds is not None:
+        click.echo(f"tangram sim: calibrated {age_text(costs.age_seconds)} ago", err=True)
+    for warning in costs.warnings:
+        click.echo(f"tangram sim: {warning}", err=True)
 
 
 def say_assumed(assumed: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from domain.policies import parse_policy
 from simulator.baselines import kubernetes, unmanaged
 from simulator.cluster import Cluster
 from simulator.engine import ClusterSimulation, Switch, Watch
+from simulator.machine import MachineCosts
 from simulator.overheads import Overheads
 from simulator.result import Finished, Result, summarise
 from simulator.tally import SimulationTally
@@ -43,6 +44,10 @@ class Scene:
     events: tuple[Event, ...] = ()
     #: What the trace lacks and what stands in its place, as sentences.
     assumed: tuple[str, ...] = ()
+    #: Trajectories of a step that are played at once; None: all of them.
+    concurrency: int | None = None
+    #: Costs of the one machine that runs everything; None: ``overheads`` alone.
+    machine: MachineCosts | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,8 @@ def prepare(
         watch=watch,
         progress=tell,
         switch=switch,
+        concurrency=scene.concurrency,
+        machine=scene.machine,
     )
     simulation.inject(began.until_seconds if began is not None else 0.0, *scene.events)
     return simulation

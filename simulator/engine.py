@@ -60,7 +60,9 @@ from scheduler.core.state.supply import MakeLedger
 from simulator.agenda import Agenda
 from simulator.cluster import POOL, Cluster
 from simulator.gpus import Restorable, in_memory
-from simulator.nodes import ModelledNodes
+from simulator.machine import MachineCosts, SharedMachine
+from simulator.machine_nodes import MachineNodes
+from simulator.nodes import ModelledNodes, Tell
 from simulator.overheads import Overheads
 from simulator.tally import SimulationTally
 from simulator.trainers import Trainers
@@ -110,10 +112,13 @@ class ClusterSimulation:
         watch: Watch | None = None,
         progress: Progress | None = None,
         switch: Switch | None = None,
+        concurrency: int | None = None,
+        machine: MachineCosts | None = None,
     ) -> None:
         """``make_ledger`` None: the built-in ledgers; see `ModelledNodes` for ``failure_ratio``.
 
-        ``depth`` replaces that of policies which look ahead (`policy_named`).
+        ``depth`` replaces that of policies which look ahead (`policy_named`). ``concurrency``: trajectories at
+        once (`Trainers`). ``machine``: everything runs on one machine with these costs.
         """
         self.overheads = overheads or Overheads()
         self.workload = workload
@@ -125,16 +130,18 @@ class ClusterSimulation:
         self._starts: list[Event] = []
         #: Puts an event into the loop's inbox now.
         self.tell = self._inbox.append
-        self.nodes = ModelledNodes(
-            self.agenda,
-            self.overheads,
-            self.tell,
-            self._starts.append,
-            failure_ratio=failure_ratio,
-            seed=seed,
-            models=cluster.served(),
-        )
-        self.trainers = Trainers(workload, self.agenda, self.overheads, self.tell)
+        shared = None if machine is None else SharedMachine(self.agenda, machine)
+        self.nodes: ModelledNodes | MachineNodes
+        if shared is None:
+            self.nodes = ModelledNodes(
+                *self._of_nodes(), failure_ratio=failure_ratio, seed=seed, models=cluster.served()
+            )
+        else:
+            self.nodes = MachineNodes(shared, *self._of_nodes())
+        self.trainers = Trainers(
+            workload, self.agenda, self.overheads, self.tell,
+            concurrency=concurrency, machine=shared,
+        )  # fmt: skip
         self.passes = 0
         self.events = 0
         self._watch = watch
@@ -146,6 +153,10 @@ class ClusterSimulation:
             self.agenda.at(switch.at_seconds, self._switch, switch)
         if depth is not None:
             self.machine.state.pools.policies[POOL] = policy_named(policy, depth=depth)
+
+    def _of_nodes(self) -> tuple[Agenda, Overheads, Tell, Tell]:
+        """Return what all nodes take: the agenda, and the ways to report starts and everything else."""
+        return self.agenda, self.overheads, self.tell, self._starts.append
 
     def _obeyed_by(self) -> dict[type, Callable[[Any], None]]:
         """Return the handler of each type of decision."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from domain.decisions import Finish, Grant, Renew
 from domain.events import ActionSubmitted, Event, LeaseReleased, LeaseRenewed, TrajectoryFinished
 from domain.ids import ActionId
 from simulator.agenda import Agenda
+from simulator.machine import SharedMachine
 from simulator.overheads import Overheads
 from simulator.workloads.program import Act, Program, SimulatedTrajectory, Think, Workload
 
@@ -37,8 +39,19 @@ class Trainers:
     """Plays a workload step by step. `over` turns true after the last one."""
 
     def __init__(
-        self, workload: Workload, agenda: Agenda, overheads: Overheads, tell: Tell
+        self,
+        workload: Workload,
+        agenda: Agenda,
+        overheads: Overheads,
+        tell: Tell,
+        *,
+        concurrency: int | None = None,
+        machine: SharedMachine | None = None,
     ) -> None:
+        """``concurrency``: trajectories of a step that are played at once; None: all of them.
+
+        ``machine``: the hops to and from trainers take its costs instead of ``overheads``.
+        """
         self._workload = workload
         self._agenda = agenda
         self._overheads = overheads
@@ -46,6 +59,10 @@ class Trainers:
         self._steps: Iterator[Sequence[SimulatedTrajectory]] = workload.steps()
         self._waiting: dict[ActionId, tuple[TrajectoryPlayer, Act]] = {}
         self._leases_end: dict[ActionId, float] = {}
+        self._concurrency = concurrency
+        self._machine = machine
+        #: Trajectories of the step that have not begun.
+        self._later: Iterator[SimulatedTrajectory] = iter(())
         self._playing = 0
         self._step_began = 0.0
         self.over = False
@@ -70,13 +87,17 @@ class Trainers:
 
     def _begin_step(self, rollouts: Sequence[SimulatedTrajectory]) -> None:
         self._step_began = self._agenda.now
-        self._playing = len(rollouts)
+        self._playing = min(len(rollouts), self._concurrency or len(rollouts))
         self.trajectory_seconds.append(array("d"))
-        for rollout in rollouts:
-            player = TrajectoryPlayer(rollout, self._workload.project)
-            self._agenda.at(self._agenda.now, self._start, player)
+        self._later = iter(rollouts)
+        for rollout in islice(self._later, self._concurrency):
+            self._begin_trajectory(rollout)
         if not rollouts:
             self._end_step()
+
+    def _begin_trajectory(self, rollout: SimulatedTrajectory) -> None:
+        player = TrajectoryPlayer(rollout, self._workload.project)
+        self._agenda.at(self._agenda.now, self._start, player)
 
     def act_of(self, action_id: ActionId) -> Act:
         """Return the submission of a live action."""
@@ -99,7 +120,22 @@ class Trainers:
         """Take an answer; its trajectory goes on."""
         player, _ = self._waiting.pop(finish.action_id)
         self._leases_end.pop(finish.action_id, None)
-        self._play(player, finish, self._overheads.pass_seconds + self._overheads.answer_seconds)
+        if self._machine is None:
+            overheads = self._overheads
+            self._play(player, finish, overheads.pass_seconds + overheads.answer_seconds)
+        else:
+            # The answer is on its way as soon as the pass is committed.
+            self._agenda.at(
+                self._agenda.now + self._overheads.pass_seconds, self._answer, (player, finish)
+            )
+
+    def _answer(self, entry: tuple[TrajectoryPlayer, Finish]) -> None:
+        assert self._machine is not None  # `finished` asked
+        self._machine.hop(self._machine.costs.answer, self._answered, entry)
+
+    def _answered(self, entry: tuple[TrajectoryPlayer, Finish]) -> None:
+        player, finish = entry
+        self._play(player, finish, 0.0)
 
     def _start(self, player: TrajectoryPlayer) -> None:
         self._play(player, None, 0.0)
@@ -123,7 +159,14 @@ class Trainers:
     def _submit(self, player: TrajectoryPlayer, act: Act, sent_at: float) -> None:
         self._waiting[act.action.id] = (player, act)
         event = ActionSubmitted(action=act.action, accepted_at=sent_at)
-        self._agenda.at(sent_at + self._overheads.submit_seconds, self._tell, event)
+        if self._machine is None:
+            self._agenda.at(sent_at + self._overheads.submit_seconds, self._tell, event)
+        else:
+            self._agenda.at(sent_at, self._send, event)
+
+    def _send(self, event: Event) -> None:
+        assert self._machine is not None  # `_submit` asked
+        self._machine.hop(self._machine.costs.submit, self._tell, event)
 
     def _plan_lease(self, act: Act, ends_at: float, expires_at: float) -> None:
         now, action = self._agenda.now, act.action
@@ -143,6 +186,9 @@ class Trainers:
         self._tell(TrajectoryFinished(project=player.project, trajectory=player.trajectory))
         self.trajectory_seconds[-1].append(self._agenda.now - self._step_began)
         self._playing -= 1
+        for rollout in islice(self._later, 1):
+            self._begin_trajectory(rollout)
+            self._playing += 1
         if self._playing == 0:
             self._end_step()
 

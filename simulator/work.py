@@ -27,6 +27,13 @@ class ActionWork(msgspec.Struct, frozen=True, gc=False):
     elasticity: Elasticity | None = None
     #: Resource whose units count.
     key: str = "cpu"
+    #: Cores that it keeps busy on average, where the processors of a machine are simulated (`simulator.machine`).
+    busy_cores: float = 0.0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU that it takes with one unit."""
+        return self.base_seconds * self.busy_cores
 
     def rate(self, milli: int) -> float:
         """Return how many seconds of T_ori are done per second on ``milli`` milli-units."""

@@ -12,6 +12,7 @@ import tangram_client
 from tangram_client.cli.actions import cancel, describe, get, submit
 from tangram_client.cli.attach import shell_
 from tangram_client.cli.batch import batch
+from tangram_client.cli.calibrate import calibrate
 from tangram_client.cli.completion import completion
 from tangram_client.cli.config import apply, diff, export
 from tangram_client.cli.copying import cp, ls
@@ -82,6 +83,7 @@ for _verb in (
     view,
     watch,
     replay,
+    calibrate,
     report,
     status,
     top,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
 import secrets
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -16,63 +13,18 @@ import click
 from tangram_client.cli.output import put_data, show
 from tangram_client.cli.progress import shown
 from tangram_client.cli.shell import Number, Shell, connected, pass_shell, say
-from tangram_client.replay.burn import recorded_cost
-from tangram_client.replay.player import ReplayPlan, Session
+from tangram_client.replay.player import Session
 from tangram_client.replay.report import Report
 from tangram_client.replay.tally import ReplayTally
-from tangram_client.traces.generator import generate
-from tangram_client.traces.recording import (
-    Recording,
-    TraceError,
-    parse_recording,
-    read_trace,
-    resample,
-)
-
-GENERATED = 8
+from tangram_client.traces.recording import Recording, TraceError
+from tangram_client.traces.submissions import Cost, ReplayPlan, Source, cost_named
 
 
-@dataclass(frozen=True)
-class Source:
-    """Source of the recordings."""
-
-    trace: Path | None
-    seed: int
-    trajectories: int | None
-    forever: bool
-
-    def recordings(self) -> tuple[Iterable[Recording], int]:
-        """Return the recordings to play, and the default number of concurrent ones."""
-        if self.trace is None:
-            count = self.trajectories or GENERATED
-            return self._generated(None if self.forever else count), count
-        recorded = read_trace(self.trace)
-        count = self.trajectories or len(recorded)
-        if self.forever:
-            return self._again_and_again(recorded), count
-        return resample(recorded, count, seed=self.seed), count
-
-    def _generated(self, count: int | None) -> Iterable[Recording]:
-        made = (parse_recording(body, "generated") for body in generate(count, self.seed))
-        return made if count is None else list(made)
-
-    def _again_and_again(self, recorded: Sequence[Recording]) -> Iterator[Recording]:
-        for turn in itertools.count(self.seed):
-            yield from resample(recorded, len(recorded), seed=turn)
-
-
-def _cost(
-    context: click.Context, parameter: click.Parameter, text: str
-) -> Callable[[float], float]:
-    if text == "from-trace":
-        return recorded_cost
+def _cost(context: click.Context, parameter: click.Parameter, text: str) -> Cost:
     try:
-        cores = float(text)
-    except ValueError:
-        cores = math.nan
-    if not 0 < cores < math.inf:
-        raise click.BadParameter("give from-trace or a number of cores")
-    return lambda recorded: cores
+        return cost_named(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -112,7 +64,7 @@ def _cost(
 def replay(
     shell: Shell, /, trace: Path | None, generated: bool, trajectories: int | None,
     concurrency: int | None, speed: float, seed: int, task: str,
-    cost: Callable[[float], float], reserve_memory: bool, forever: bool, quiet: bool,
+    cost: Cost, reserve_memory: bool, forever: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Play the trajectories recorded in TRACE: think, then run a command that burns the recorded
     CPU for the recorded time, then the next. Ctrl-C cancels what is under way and reports."""

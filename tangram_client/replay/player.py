@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from tangram_client.aio import AsyncClient
 from tangram_client.clock import Clock, SystemClock
 from tangram_client.errors import InvalidRequestError, TangramClientError
+from tangram_client.models import ActionView
 from tangram_client.payloads import ActionPayload, exec_action
-from tangram_client.replay.burn import burn_command, burnt_seconds
 from tangram_client.replay.report import Report
 from tangram_client.replay.tally import ReplayTally
 from tangram_client.system_status import StatusSummary
-from tangram_client.traces.recording import RecordedStep, Recording
+from tangram_client.traces.recording import Recording
+from tangram_client.traces.submissions import ReplayPlan, Submission
 
 #: How often the server is asked for its running and queued actions.
 WATCH_SECONDS = 1.0
 #: A player rests after a failed trajectory, so that an endless replay survives a restart quietly.
 REST_SECONDS = 1.0
+
+Watch = Callable[[Submission, ActionView, float], None]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Session:
     concurrency: int
     tally: ReplayTally
     clock: Clock
+    #: Sees each finished action, with the seconds from its submission to its answer.
+    watch: Watch | None = None
 
     async def run(self, client: AsyncClient) -> Report:
         """Play everything; a stop (cancellation) leaves nothing behind and still gives a report."""
@@ -50,7 +55,7 @@ class Session:
     async def _keep_playing(
         self, client: AsyncClient, source: Iterator[tuple[int, Recording]]
     ) -> None:
-        player = TrajectoryReplay(client, self.plan, self.tally, self.clock)
+        player = TrajectoryReplay(client, self.plan, self.tally, self.clock, self.watch)
         for number, recording in source:
             failed = self.tally.failures.total()
             await player.play(number, recording)
@@ -93,62 +98,45 @@ async def _watch(client: AsyncClient, tally: ReplayTally) -> None:
         await clock.asleep(WATCH_SECONDS)
 
 
-#: A step may take this much longer than recorded before it is ended.
-TIMEOUT_FACTOR = 10.0
-TIMEOUT_LEAST_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class ReplayPlan:
-    """Options of playing a recording."""
-
-    task: str
-    #: Makes the names of this replay's trajectories its own.
-    run: str
-    #: Think times and durations are divided by it.
-    speed: float
-    #: Cores to ask for, by the cores that were recorded as busy.
-    cost: Callable[[float], float]
-    #: Reserve each trajectory's recorded peak memory on its node.
-    reserve_memory: bool = False
-
-    def payload(
-        self, trajectory: str, number: int, step: RecordedStep, memory_bytes: int
-    ) -> ActionPayload:
-        """Return a step as the action that a trainer would submit."""
-        seconds = step.duration_seconds / self.speed
-        environment = {"memory_bytes": memory_bytes} if self.reserve_memory else None
-        return exec_action(
-            self.task,
-            burn_command(seconds, step.cpu_cores),
-            cpu=self.cost(step.cpu_cores),
-            trajectory=trajectory,
-            step=number,
-            family=step.family or None,
-            environment=environment,
-            timeout_seconds=max(TIMEOUT_LEAST_SECONDS, TIMEOUT_FACTOR * seconds),
-        )
+def payload_of(plan: ReplayPlan, submission: Submission) -> ActionPayload:
+    """Return a submission as the request of a trainer."""
+    memory_bytes = submission.memory_bytes
+    return exec_action(
+        plan.task,
+        submission.command,
+        cpu=submission.cores,
+        trajectory=submission.trajectory,
+        step=submission.number,
+        family=submission.family,
+        environment=None if memory_bytes is None else {"memory_bytes": memory_bytes},
+        timeout_seconds=submission.timeout_seconds,
+    )
 
 
 class TrajectoryReplay:
     """Plays recordings one after the other; several players share one client and one tally."""
 
     def __init__(
-        self, client: AsyncClient, plan: ReplayPlan, tally: ReplayTally, clock: Clock
+        self,
+        client: AsyncClient,
+        plan: ReplayPlan,
+        tally: ReplayTally,
+        clock: Clock,
+        watch: Watch | None = None,
     ) -> None:
         self._client = client
         self._plan = plan
         self._tally = tally
         self._clock = clock
+        self._watch = watch
 
     async def play(self, number: int, recording: Recording) -> None:
         """Play one recording. Raises nothing but cancellation; errors end this trajectory alone."""
-        trajectory = f"{self._plan.run}-{number:05d}"
+        trajectory = self._plan.trajectory(number)
         try:
-            for index, step in enumerate(recording.steps):
-                await self._clock.asleep(step.think_seconds / self._plan.speed)
-                payload = self._plan.payload(trajectory, index, step, recording.memory_bytes)
-                await self._act(payload, step)
+            for submission in self._plan.submissions(number, recording):
+                await self._clock.asleep(submission.think_seconds)
+                await self._act(submission)
             self._tally.trajectories_done += 1
         except TangramClientError as error:
             self._tally.fail(error)
@@ -158,14 +146,16 @@ class TrajectoryReplay:
             with suppress(TangramClientError):
                 await self._client.finish_trajectory(trajectory)
 
-    async def _act(self, payload: ActionPayload, step: RecordedStep) -> None:
+    async def _act(self, submission: Submission) -> None:
         self._tally.submitted += 1
+        sent_at = self._clock.now()
         try:
-            action = await self._client.run(payload)
+            action = await self._client.run(payload_of(self._plan, submission))
         except InvalidRequestError as error:
             if error.problem.code != "never_fits":
                 raise
             self._tally.refuse()
             return
-        seconds = step.duration_seconds / self._plan.speed
-        self._tally.finish(action, burnt_seconds(seconds, step.cpu_cores))
+        if self._watch is not None:
+            self._watch(submission, action, self._clock.now() - sent_at)
+        self._tally.finish(action, submission.burnt_seconds)

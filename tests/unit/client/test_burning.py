@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tangram_client.replay.burn import BURN, burn_command, burnt_seconds, recorded_cost
+from tangram_client.traces.burn import BURN, burn_command, burnt_seconds, recorded_cost
 
 
 def test_short_step_is_only_slept() -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tangram_client import AsyncClient
-from tangram_client.replay.burn import recorded_cost
-from tangram_client.replay.player import ReplayPlan, Session
+from tangram_client.replay.player import Session
 from tangram_client.replay.report import Report, quantile
 from tangram_client.replay.tally import ReplayTally
 from tangram_client.testing import HOLD, FakeServer, Hold, Ran
 from tangram_client.testing.state import Payload
+from tangram_client.traces.burn import recorded_cost
 from tangram_client.traces.recording import RecordedStep, Recording
+from tangram_client.traces.submissions import ReplayPlan
 from tests.unit.client.cli_runner import tangram
 
 

@@ -62,6 +62,11 @@ def burn_command(seconds: float, cpu_cores: float) -> Sequence[str]:
     return ["sh", "-c", BURN, "burn", str(round(seconds * 100)), str(percent), str(loops)]
 
 
+def asked_seconds(seconds: float) -> float:
+    """Return how long the command of `burn_command` is busy or sleeps: ``seconds`` as it writes them."""
+    return round(seconds, 3) if seconds < SHORT_SECONDS else round(seconds * 100) / 100
+
+
 def burnt_seconds(seconds: float, cpu_cores: float) -> float:
     """Return the CPU seconds that `burn_command` will have used, as far as they are its choice."""
     return 0.0 if seconds < SHORT_SECONDS else seconds * cpu_cores
