@@ -1,0 +1,94 @@
+"""short_form: the table of docs/evaluation.md, made from the stored results.
+
+    python -m benchmarks.evaluation.short_form          # write the table between its two markers
+    python -m benchmarks.evaluation.short_form --page F # write the page of the stored headlines to F, too
+
+`python -m benchmarks.evaluation` calls it when it has stored its result.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from benchmarks.evaluation.findings import Findings, of_stored
+from benchmarks.evaluation.page import stored_html
+from benchmarks.evaluation.paper_page import steps_text
+from benchmarks.evaluation.rows import COLUMNS, POLICIES, ROWS, PrintedRow
+from benchmarks.evaluation.verdicts import Kind
+from simulator.figures import Interval
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "evaluation.md"
+BEGIN: Final = "<!-- made by benchmarks.evaluation.short_form: begin -->\n"
+END: Final = "<!-- made by benchmarks.evaluation.short_form: end -->\n"
+
+
+def table(findings: Findings) -> str:
+    """Return the rows as Markdown: printed, ours, verdict, cause."""
+    lines = [
+        f"Scale `{findings.scale}`, {findings.seeds} seeds, input {findings.input}. {steps_text(findings)} Columns are the "
+        "mean over seeds on calibrated agents and, in brackets, on recorded ones.",
+        "",
+        "| headline | printed | `paper` | `malleable` | verdict on `paper` | cause |",
+        "|---|---|---|---|---|---|",
+        *(_line(row, findings) for row in ROWS),
+        "",
+        *_counts(findings),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: PrintedRow, findings: Findings) -> str:
+    found = row.verdict(findings)
+    title = row.measure.replace(" over {policy}", "").replace(", {policy}", "")
+    cells = [_both(row, findings, policy) for policy in POLICIES]
+    reason = found.reason if found.kind in (Kind.REACHED_AT, Kind.UNDECIDED) or row.measured else ""
+    said = f"**{found.kind}**" + (f": {reason}" if reason else "")
+    return f"| {title}, {row.where} | {row.printed} | {cells[0]} | {cells[1]} | {said} | {row.cause.filled(findings)} |"
+
+
+def _both(row: PrintedRow, findings: Findings, policy: str) -> str:
+    values = row.values(findings)
+    recorded, calibrated = (values[column, policy] for column in COLUMNS)
+    return f"{_mean(calibrated)} ({_mean(recorded)})"
+
+
+def _mean(found: Interval | None) -> str:
+    return "-" if found is None else f"{found.mean:.3g}"
+
+
+def _counts(findings: Findings) -> list[str]:
+    kinds = [row.verdict(findings).kind for row in ROWS]
+    return [", ".join(f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds) + "."]
+
+
+def with_table(document: str, made: str) -> str:
+    """Return ``document`` with ``made`` between its markers. Raises ValueError where it lacks one."""
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError("the document lacks a marker")
+    return before + begin + "\n" + made + "\n" + end + after
+
+
+def update(document: Path = DOCUMENT) -> None:
+    """Write the table of the stored results into the document."""
+    document.write_text(with_table(document.read_text(), table(of_stored())))
+
+
+def main() -> None:
+    """Write the table, and the page where one is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--page", type=Path, help="write the page of the stored headlines here, too"
+    )
+    options = parser.parse_args()
+    update()
+    if options.page is not None:
+        options.page.write_text(stored_html(of_stored()))
+    print(DOCUMENT)
+
+
+if __name__ == "__main__":
+    main()
