@@ -51,6 +51,8 @@ class Findings:
     pairs: tuple[ScalePair, ...] = ()
     #: Offered load, a share of the granted cores → what was measured on the container driver.
     loads: Mapping[float, MeasuredLoad] = field(default_factory=dict)
+    #: When the older one of the evaluation and its maps was stored, as RFC 3339; empty for a report of now.
+    stored_at: str = ""
 
     def value(self, measure: str, column: str, policy: str) -> Interval | None:
         """Return a headline on the workload ``column`` under ``policy``; None where it was not simulated."""
@@ -89,8 +91,14 @@ def of_stored(folder: Path = RESULTS) -> Findings:
     pairs = msgspec.convert(body.get("pairs", ()), tuple[ScalePair, ...])
     return Findings(
         body["scale"], body["seeds"], body["input"], values,
-        _maps(folder) | _read(body.get("maps", {})), pairs, _loads(folder),
+        _maps(folder) | _read(body.get("maps", {})), pairs, _loads(folder), _stored_at(body, folder),
     )  # fmt: skip
+
+
+def _stored_at(body: Mapping[str, Any], folder: Path) -> str:
+    """Return when the older one of an evaluation and of its maps was stored."""
+    bodies = [body] if body.get("maps") else [body, _json(folder / MAPS)]
+    return min((each["measured_at"] for each in bodies if "measured_at" in each), default="")
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _cell(drawn: RatioMap, column: int, row: int) -> str:
     return (
         f'<rect x="{left + 2}" y="{top + 2}" width="{CELL_WIDTH - 4}" height="{CELL_HEIGHT - 4}" '
         f'fill="rgb{colour}" fill-opacity="{strength:.2f}"{border}><title>{escape(where)}</title></rect>'
-        + _text(left + CELL_WIDTH / 2, top + 14, f"{ratio.mean:.3g}")
+        + _text(left + CELL_WIDTH / 2, top + CELL_HEIGHT / 2 + 4, f"{ratio.mean:.3g}")
     )
 
 

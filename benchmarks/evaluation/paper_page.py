@@ -65,8 +65,8 @@ def _lead(findings: Findings) -> str:
 
 def _overview(findings: Findings, verdicts: dict[str, Verdict]) -> str:
     rows = "".join(
-        f'<tr><td><a href="#row-{row.id}">{escape(_title(row))}</a></td><td>{escape(row.printed)}</td>'
-        f'<td class="value">{_shown(_main(row, findings))}</td>{_verdict_cell(verdicts[row.id])}</tr>'
+        f'<tr><td><a href="#row-{row.id}">{escape(row.title)}</a></td><td>{escape(row.printed)}</td>'
+        f'<td class="value">{escape(row.shown(_main(row, findings)))}</td>{_verdict_cell(verdicts[row.id])}</tr>'
         for row in ROWS
     )
     return (
@@ -79,7 +79,7 @@ def _row(row: PrintedRow, found: Verdict, findings: Findings) -> str:
     cause = row.cause.filled(findings) or "Its numbers are not stored yet."
     maps = "".join(_map(name, findings) for name in row.sweeps)
     return (
-        f'<section class="row" id="row-{row.id}"><h3>{escape(_title(row))}</h3>'
+        f'<section class="row" id="row-{row.id}"><h3>{escape(row.title)}</h3>'
         f"<blockquote>{escape(row.claim)} <small>({escape(row.where)})</small></blockquote>{_numbers(row, findings)}"
         f'<p>Verdict: <span class="verdict {_MARKS.get(found.kind, "")}">{found.kind}</span>. {escape(found.reason)}</p>'
         f"<p>Cause: {escape(cause)}</p>{maps}</section>"
@@ -102,11 +102,7 @@ def _cell(row: PrintedRow, found: Interval | None) -> str:
     if found is not None and row.is_outcome:
         where = side(found, row.wanted, lower=row.lower)
         mark = {Side.REACHES: " reached", Side.MISSES: " short"}.get(where, "")
-    return f'<td class="value{mark}">{_shown(found)}</td>'
-
-
-def _shown(found: Interval | None) -> str:
-    return "-" if found is None else escape(str(found))
+    return f'<td class="value{mark}">{escape(row.shown(found))}</td>'
 
 
 def _main(row: PrintedRow, findings: Findings) -> Interval | None:
@@ -118,11 +114,6 @@ def _main(row: PrintedRow, findings: Findings) -> Interval | None:
 
 def _verdict_cell(found: Verdict) -> str:
     return f'<td class="{_MARKS.get(found.kind, "")}">{found.kind}</td>'
-
-
-def _title(row: PrintedRow) -> str:
-    rival = row.measure.replace(" over {policy}", "").replace(", {policy}", "")
-    return rival[0].upper() + rival[1:]
 
 
 def _map(name: str, findings: Findings) -> str:

@@ -41,6 +41,8 @@ class PrintedRow:
     """One number that the paper prints."""
 
     id: str
+    #: Task of ARL-Tangram §6.1.
+    task: str
     #: Section and figure or table.
     where: str
     #: The paper's words.
@@ -56,6 +58,23 @@ class PrintedRow:
     is_outcome: bool = True
     #: The verdict is on the measured overhead, not on a simulated number.
     measured: bool = False
+
+    @property
+    def title(self) -> str:
+        """Return what is measured, and against what."""
+        return (
+            f"{self.task}: {self.measure.replace(' over {policy}', '').replace(', {policy}', '')}"
+        )
+
+    def shown(self, found: Interval | None) -> str:
+        """Return a number as the paper prints it: a share in percent."""
+        if found is None:
+            return "-"
+        if "%" not in self.printed:
+            return str(found)
+        parts = (f"{100 * each:.3g}" for each in (found.mean, found.low, found.high))
+        mean, low, high = parts
+        return f"{mean} %" if found.low == found.high else f"{mean} % ({low} to {high})"
 
     def values(self, findings: Findings) -> dict[tuple[str, str], Interval | None]:
         """Return (workload, policy) → what came out."""
@@ -122,7 +141,7 @@ _OVERHEAD_MOPD = "overhead over execution at batch 2,048, {policy}"
 
 ROWS: Final = (
     PrintedRow(
-        "coding-step", "§6.2, Figure 6",
+        "coding-step", "AI coding", "§6.2, Figure 6",
         "Step durations of both AI Coding and DeepSearch decrease substantially, with improvements of 1.4× "
         "and 1.5×, respectively.",
         "1.4 ×", 1.4, _STEP, ("coding-step",),
@@ -132,7 +151,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "search-step", "§6.2, Figure 6",
+        "search-step", "DeepSearch", "§6.2, Figure 6",
         "frequent API failures cause trajectories to become ineffective, reducing the pass rate of RL training "
         "and consequently making the step slow",
         "1.5 ×", 1.5, _EFFECTIVE, ("search-limits",),
@@ -143,7 +162,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "coding-interactions", "§6.2, Figure 7",
+        "coding-interactions", "AI coding", "§6.2, Figure 7",
         "the durations of both environment interactions and reward computation decrease significantly, by 9.0× "
         "and 2.8×, respectively",
         "9.0 ×", 9.0, _INTERACTIONS, ("coding-interactions",),
@@ -154,7 +173,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "coding-rewards", "§6.2, Figure 7",
+        "coding-rewards", "AI coding", "§6.2, Figure 7",
         "the latter benefits from elastic allocation of DoP for scalable actions, reducing the execution time",
         "2.8 ×", 2.8, _REWARDS, ("coding-reward-act",),
         Cause(
@@ -164,7 +183,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "coding-act", "§6.2, Figure 7; §6.3, Figure 8(a)",
+        "coding-act", "AI coding", "§6.2, Figure 7; §6.3, Figure 8(a)",
         "For AI Coding, the durations … decrease significantly, by 9.0× and 2.8×, respectively and 4.3× in total.",
         "4.3 ×", 4.3, _ACT, ("coding-pods", "coding-rewards", "coding-cores"),
         Cause(
@@ -174,7 +193,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "coding-small", "§6.3, Figure 8(a)",
+        "coding-small", "AI coding", "§6.3, Figure 8(a)",
         "As the RL batch size increases, ARL-Tangram reduces the average ACT by 3.1× to 27.7× compared with the "
         "baseline.",
         "3.1 × at batch 128", 3.1, _SMALL, ("coding-small",),
@@ -185,7 +204,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "coding-overload", "§6.3, Figure 8(a)",
+        "coding-overload", "AI coding", "§6.3, Figure 8(a)",
         "when the RL batch size is 1536, the Kubernetes baseline becomes heavily overloaded, triggering frequent "
         "queuing timeouts in its control plane",
         "27.7 × at batch 1,536", 27.7, _OVERLOAD, ("coding-overload",),
@@ -196,7 +215,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "mopd-large", "§6.3, Figure 8(b)",
+        "mopd-large", "MOPD", "§6.3, Figure 8(b)",
         "At batch size 2048, ARL-Tangram reduces the average ACT by 18.1× compared to SGLang",
         "18.1 ×", 18.1, _SGLANG, ("mopd-arrivals", "mopd-bursts"),
         Cause(
@@ -206,7 +225,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "mopd-half", "§6.3, Figure 8(b)",
+        "mopd-half", "MOPD", "§6.3, Figure 8(b)",
         "at batch size 1024, ARL-Tangram outperforms SGLang and ServerlessLLM by 3.4× and 101.8×, respectively",
         "3.4 ×", 3.4, _SGLANG_HALF, ("mopd-fewer",),
         Cause(
@@ -216,7 +235,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "mopd-serverless", "§6.3, Figure 8(b)",
+        "mopd-serverless", "MOPD", "§6.3, Figure 8(b)",
         "at batch size 1024, ARL-Tangram outperforms SGLang and ServerlessLLM by 3.4× and 101.8×, respectively",
         "101.8 ×", 101.8, _SERVERLESS, ("mopd-restores",),
         Cause(
@@ -226,19 +245,19 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "mopd-gpus", "§6.3, Figure 8(b)",
+        "mopd-gpus", "MOPD", "§6.3, Figure 8(b)",
         "ARL-Tangram is able to serve 10 reward services using only 29% of the GPUs required by the "
         "over-provisioned baseline and achieving the same ACT",
         "29 %: 12 of 40 GPUs", 12 / 40, _GPUS, ("mopd-gpus",),
         Cause(
-            "A share is counted in steps of four GPUs: on calibrated arrivals paper needs {} of them and malleable "
-            "{}, since it restores less often.",
+            "A share is counted in steps of four GPUs: on calibrated arrivals it is {} under paper and {} under "
+            "malleable, which restores less often.",
             (came_out(_GPUS), came_out(_GPUS, policy="malleable")),
         ),
         lower=True,
     ),
     PrintedRow(
-        "fixed-4-few", "§6.4, Figure 9",
+        "fixed-4-few", "AI coding", "§6.4, Figure 9",
         "it reduces average ACT by 2.0× compared to DoP=4 at batch size 256",
         "2.0 ×", 2.0, _FIXED_FEW, ("fixed-4-few",),
         Cause(
@@ -248,7 +267,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "fixed-16", "§6.4, Figure 9", "and 3.0× compared to DoP=16 at batch size 1280",
+        "fixed-16", "AI coding", "§6.4, Figure 9", "and 3.0× compared to DoP=16 at batch size 1280",
         "3.0 ×", 3.0, _FIXED_16, ("fixed-16",),
         Cause(
             "A reward on 16 cores ends sooner and blocks others as much as a wide grant of paper does: the ratio is {} "
@@ -257,7 +276,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "fixed-4", "§6.4, Figure 9",
+        "fixed-4", "AI coding", "§6.4, Figure 9",
         "under limited resources (1× CPU cores), it achieves an 1.8× reduction compared to DoP=4",
         "1.8 ×", 1.8, _FIXED_4, ("fixed-4",),
         Cause(
@@ -267,7 +286,7 @@ ROWS: Final = (
         ),
     ),
     PrintedRow(
-        "overhead", "§6.4, Table 1",
+        "overhead", "AI coding", "§6.4, Table 1",
         "the system overhead still accounts for a small part, less than 3% compared with the execution duration, "
         "while only 2% for batch size 1280",
         "2 %", 0.02, _OVERHEAD, (),
@@ -279,7 +298,7 @@ ROWS: Final = (
         lower=True, is_outcome=False, measured=True,
     ),
     PrintedRow(
-        "overhead-mopd", "§6.4, Table 1",
+        "overhead-mopd", "MOPD", "§6.4, Table 1",
         "For MOPD on GPUs, overhead—primarily due to restoration—represents roughly 25% of execution time",
         "about 25 %", 0.25, _OVERHEAD_MOPD, (),
         Cause(

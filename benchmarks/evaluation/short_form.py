@@ -22,6 +22,8 @@ from simulator.figures import Interval
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "evaluation.md"
 BEGIN: Final = "<!-- made by benchmarks.evaluation.short_form: begin -->\n"
 END: Final = "<!-- made by benchmarks.evaluation.short_form: end -->\n"
+#: When decisions 252 to 254 changed calls of GPU services: stored numbers of MOPD that are older differ from those of now.
+CHANGED_AT: Final = "2026-11-28T20:30:00Z"
 
 
 def table(findings: Findings) -> str:
@@ -29,6 +31,7 @@ def table(findings: Findings) -> str:
     lines = [
         f"Scale `{findings.scale}`, {findings.seeds} seeds, input {findings.input}. {steps_text(findings)} Columns are the "
         "mean over seeds on calibrated agents and, in brackets, on recorded ones.",
+        *_older(findings),
         "",
         "| headline | printed | `paper` | `malleable` | verdict on `paper` | cause |",
         "|---|---|---|---|---|---|",
@@ -41,26 +44,41 @@ def table(findings: Findings) -> str:
 
 def _line(row: PrintedRow, findings: Findings) -> str:
     found = row.verdict(findings)
-    title = row.measure.replace(" over {policy}", "").replace(", {policy}", "")
     cells = [_both(row, findings, policy) for policy in POLICIES]
     reason = found.reason if found.kind in (Kind.REACHED_AT, Kind.UNDECIDED) or row.measured else ""
     said = f"**{found.kind}**" + (f": {reason}" if reason else "")
-    return f"| {title}, {row.where} | {row.printed} | {cells[0]} | {cells[1]} | {said} | {row.cause.filled(findings)} |"
+    return f"| {row.title}, {row.where} | {row.printed} | {cells[0]} | {cells[1]} | {said} | {row.cause.filled(findings)} |"
+
+
+def _older(findings: Findings) -> list[str]:
+    if findings.stored_at >= CHANGED_AT:
+        return []
+    return [
+        "",
+        f"Stored at {findings.stored_at}, before decisions [252](decisions/0252-paper-charges-restores.md) to "
+        "[254](decisions/0254-calls-are-overdue-by-the-length-of-the-queue.md) changed calls of GPU services: rows of "
+        "MOPD are older than the code.",
+    ]
 
 
 def _both(row: PrintedRow, findings: Findings, policy: str) -> str:
     values = row.values(findings)
     recorded, calibrated = (values[column, policy] for column in COLUMNS)
-    return f"{_mean(calibrated)} ({_mean(recorded)})"
+    return f"{_mean(row, calibrated)} ({_mean(row, recorded)})"
 
 
-def _mean(found: Interval | None) -> str:
-    return "-" if found is None else f"{found.mean:.3g}"
+def _mean(row: PrintedRow, found: Interval | None) -> str:
+    return row.shown(None if found is None else Interval(found.mean, found.mean, found.mean))
 
 
 def _counts(findings: Findings) -> list[str]:
-    kinds = [row.verdict(findings).kind for row in ROWS]
-    return [", ".join(f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds) + "."]
+    """Return, for each kind of verdict, the rows that have it."""
+    kinds = {row.id: row.verdict(findings).kind for row in ROWS}
+    return [
+        f"- {kind}: {', '.join(f'{row.task} {row.printed}' for row in ROWS if kinds[row.id] is kind)}"
+        for kind in Kind
+        if kind in kinds.values()
+    ]
 
 
 def with_table(document: str, made: str) -> str:

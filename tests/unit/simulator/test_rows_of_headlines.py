@@ -9,20 +9,23 @@ from html.parser import HTMLParser
 import pytest
 
 from benchmarks.docker_loads import LOADS, MEAN_SECONDS, arrivals
-from benchmarks.evaluation.cases import FULL, QUICK, STANDARD, Case, Scale
+from benchmarks.evaluation.cases import FULL, QUICK, STANDARD, Case, Inputs, Scale
+from benchmarks.evaluation.checkpoint import Kept
 from benchmarks.evaluation.estimate import UNKNOWN, Estimate, estimate, rate
 from benchmarks.evaluation.findings import Findings, of_report, of_stored
-from benchmarks.evaluation.headline_sweeps import SWEEPS
+from benchmarks.evaluation.headline_sweeps import SWEEPS, chosen
 from benchmarks.evaluation.headlines import CODING, MOPD, SEARCH
 from benchmarks.evaluation.page import stored_html
-from benchmarks.evaluation.report import Report, content
+from benchmarks.evaluation.report import Content, Report, content, evaluate
 from benchmarks.evaluation.rows import COLUMNS, POLICIES, ROWS
-from benchmarks.evaluation.runs import Job
+from benchmarks.evaluation.runs import Done, Job
 from benchmarks.evaluation.scale_checks import CHECKS, ScalePair
 from benchmarks.evaluation.short_form import BEGIN, DOCUMENT, END, table, with_table
 from benchmarks.evaluation.stored_maps import read_map, stored
 from benchmarks.evaluation.verdicts import Kind
 from simulator.figures import Claim, Figure, interval
+from simulator.llm_trace import make_requests
+from simulator.traces import make_recordings
 
 #: What ARL-Tangram §6 prints as headlines.
 PRINTED = {"1.4 ×", "1.5 ×", "9.0 ×", "2.8 ×", "4.3 ×", "3.1 × at batch 128", "27.7 × at batch 1,536",
@@ -205,6 +208,33 @@ def test_checks_are_cells_of_sweeps_at_both_sizes():
         assert len(check.cases(FULL)) == len(check.cases(STANDARD)) == 6
 
 
+@pytest.mark.slow
+def test_sweeps_and_cells_at_both_sizes_are_simulated_once_and_kept(tmp_path):
+    inputs = Inputs(make_recordings(4, 0), make_requests(20, 0), "made up")
+    scale = Scale("tiny", seeds=1, interactions=3, divisor=64)
+    wanted = Content(scale, (), chosen(["coding-pods"], small=True), CHECKS[:1])
+    path, progress, left = tmp_path / "kept.jsonl", list[Done](), list[int]()
+
+    def simulated() -> Report:
+        kept = {each: Kept(path, inputs, each) for each in wanted.cases()}
+        return evaluate(
+            wanted, inputs, kept=kept, progress=progress.append,
+            planned=lambda jobs: left.append(len(jobs)),
+        )  # fmt: skip
+
+    first, again = simulated(), simulated()
+
+    assert again == first
+    assert set(first.maps) == {"coding-pods"}
+    assert len(first.maps["coding-pods"]["cells"]) == 9
+    assert [pair.what.partition(";")[2] for pair in first.pairs] == [
+        " pods a node 110, share of acting 0.2"
+    ]
+    # Nine pods and three of paper's on the small grid, and the check: a row of its own, at both sizes.
+    assert left == [9 + 3 + 2 + 2, 0]
+    assert progress[-1] == Done(16, 16, 1.0)
+
+
 def _jobs(scale: Scale, *policies: str) -> dict[Job, int]:
     return {Job(scale, Case(policy, 2)): 600 for policy in policies}
 
@@ -240,3 +270,10 @@ def test_the_document_is_linked_from_the_readme_and_the_simulator():
     root = DOCUMENT.parents[1]
     for name in ("README.md", "docs/simulator.md"):
         assert re.search(r"\]\((docs/)?evaluation\.md\)", (root / name).read_text()), name
+
+
+def test_the_document_says_where_stored_numbers_are_older_than_the_code():
+    old, new = "2026-11-28T20:19:00Z", "2026-11-29T08:00:00Z"
+
+    assert "rows of MOPD are older than the code" in table(replace(findings(2.0), stored_at=old))
+    assert "older than the code" not in table(replace(findings(2.0), stored_at=new))
