@@ -107,7 +107,7 @@ def say_estimate(jobs: int) -> Planned:
     """Say on standard error what is left to simulate and about how long it takes."""
 
     def say(left: Mapping[Job, int]) -> None:
-        click.echo(f"{estimate(left, stored_rates(), jobs)} in {jobs} processes", err=True)
+        click.echo(f"{estimate(left, stored_rates(), jobs)} with --jobs {jobs}", err=True)
 
     return say
 

@@ -17,14 +17,15 @@ from benchmarks.evaluation.report import Report
 from benchmarks.evaluation.scale_checks import ScalePair
 from benchmarks.evaluation.stored_maps import StoredMap, read_map
 from benchmarks.record import RESULTS
-from simulator.figures import Interval
+from simulator.figures import Figure, Interval, Series
 
 #: Stored evaluations that have headlines, the best first.
 EVALUATIONS: Final = ("evaluation-full.json", "evaluation-calibrated.json")
 MAPS: Final = "evaluation.sweeps.json"
 LOADS: Final = "docker_loads.json"
-#: What figures of headlines are called.
+#: What figures of headlines are called, and those of times by RL step.
 FAMILY: Final = "headlines-"
+STEPS: Final = "steps-"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Findings:
     loads: Mapping[float, MeasuredLoad] = field(default_factory=dict)
     #: When the older one of the evaluation and its maps was stored, as RFC 3339; empty for a report of now.
     stored_at: str = ""
+    #: p50 and p95 of the time of a trajectory, by RL step.
+    plots: tuple[Figure, ...] = ()
 
     def value(self, measure: str, column: str, policy: str) -> Interval | None:
         """Return a headline on the workload ``column`` under ``policy``; None where it was not simulated."""
@@ -75,6 +78,7 @@ def of_report(report: Report, folder: Path = RESULTS) -> Findings:
     return Findings(
         report.scale, report.seeds, report.input, values,
         _maps(folder) | _read(report.maps), report.pairs, _loads(folder),
+        plots=tuple(each for each in report.figures if each.id.startswith(STEPS)),
     )  # fmt: skip
 
 
@@ -92,6 +96,17 @@ def of_stored(folder: Path = RESULTS) -> Findings:
     return Findings(
         body["scale"], body["seeds"], body["input"], values,
         _maps(folder) | _read(body.get("maps", {})), pairs, _loads(folder), _stored_at(body, folder),
+        tuple(_plot(name, each) for name, each in body["figures"].items() if name.startswith(STEPS)),
+    )  # fmt: skip
+
+
+def _plot(name: str, body: Mapping[str, Any]) -> Figure:
+    series = tuple(
+        Series(line, tuple((int(step), Interval(*found)) for step, found in points.items()))
+        for line, points in body["series"].items()
+    )
+    return Figure(
+        id=name, title=body["title"], x="RL step", y=body["y"], series=series, log_y=True
     )  # fmt: skip
 
 

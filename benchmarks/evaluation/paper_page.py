@@ -12,9 +12,9 @@ from typing import Final
 from benchmarks.evaluation.findings import Findings
 from benchmarks.evaluation.heatmap import heatmap
 from benchmarks.evaluation.maps import conclusion
-from benchmarks.evaluation.rows import COLUMNS, POLICIES, ROWS, PrintedRow
+from benchmarks.evaluation.rows import COLUMNS, POLICIES, PrintedRow, known_rows
 from benchmarks.evaluation.verdicts import Kind, Side, Verdict, side
-from simulator.figures import Interval
+from simulator.figures import Figure, Interval, plot
 
 #: Section of the paper → its title.
 SECTIONS: Final = {
@@ -27,6 +27,8 @@ blockquote { margin: .5rem 0; padding-left: 1rem; border-left: 3px solid var(--l
 .row { border-bottom: 1px solid var(--line); padding-bottom: 1rem; }
 .row h3 { margin-bottom: .25rem; } .verdict { font-weight: 600; }
 """.strip()
+#: Where times by RL step belong.
+STEPS_IN: Final = "§6.2"
 _MARKS: Final = {
     Kind.REACHED: "reached", Kind.REACHED_AT: "reached", Kind.REFUTED: "short", Kind.MISSED: "short",
 }  # fmt: skip
@@ -36,12 +38,16 @@ def section(findings: Findings) -> str:
     """Return all rows, the overview first; empty where no headline was simulated."""
     if not findings.values:
         return ""
-    verdicts = {row.id: row.verdict(findings) for row in ROWS}
+    known = known_rows(findings)
+    verdicts = {row.id: row.verdict(findings) for row in known}
     parts = [_lead(findings), _overview(findings, verdicts)]
     for name, title in SECTIONS.items():
-        rows = (row for row in ROWS if row.where.startswith(name))
+        rows = [row for row in known if row.where.startswith(name)]
         shown = "".join(_row(row, verdicts[row.id], findings) for row in rows)
-        parts.append(f"<h2>{name} {escape(title)}</h2>{shown}")
+        if name == STEPS_IN:
+            shown += "".join(map(_steps, findings.plots))
+        if shown:
+            parts.append(f"<h2>{name} {escape(title)}</h2>{shown}")
     return "".join((*parts, _loads(findings), _pairs(findings)))
 
 
@@ -59,7 +65,7 @@ def _lead(findings: Findings) -> str:
         "does, and under <code>malleable</code>. Brackets hold the smallest and the largest over "
         f"{findings.seeds} seeds at scale {escape(findings.scale)}. {steps_text(findings)} A verdict is on <code>paper</code>: "
         "<i>reached</i> only where no seed is on the other side; <i>at a stated load</i> where a sweep of what the print "
-        "leaves open reaches it; <i>refuted</i> where no allowed cell of the sweeps does.</p>"
+        "leaves open reaches it; <i>refuted</i> where no allowed cell of the sweeps does. Maps that were not simulated with this page are the stored ones.</p>"
     )
 
 
@@ -67,11 +73,18 @@ def _overview(findings: Findings, verdicts: dict[str, Verdict]) -> str:
     rows = "".join(
         f'<tr><td><a href="#row-{row.id}">{escape(row.title)}</a></td><td>{escape(row.printed)}</td>'
         f'<td class="value">{escape(row.shown(_main(row, findings)))}</td>{_verdict_cell(verdicts[row.id])}</tr>'
-        for row in ROWS
+        for row in known_rows(findings)
     )
     return (
         "<div><table><tr><th>headline</th><th>printed</th><th>ours, calibrated, paper</th><th>verdict</th></tr>"
         f"{rows}</table></div>"
+    )
+
+
+def _steps(figure: Figure) -> str:
+    return (
+        f"<h3>{escape(figure.title)}</h3><p>Percentiles of the time of a trajectory, thinking included. Thinking and rollouts "
+        f"get longer with each step, by a growth that is not printed.</p>{plot(figure)}"
     )
 
 

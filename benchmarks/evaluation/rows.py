@@ -76,6 +76,12 @@ class PrintedRow:
         mean, low, high = parts
         return f"{mean} %" if found.low == found.high else f"{mean} % ({low} to {high})"
 
+    def known(self, findings: Findings) -> bool:
+        """Say whether anything came out for it."""
+        if self.measured:
+            return bool(findings.loads)
+        return any(each is not None for each in self.values(findings).values())
+
     def values(self, findings: Findings) -> dict[tuple[str, str], Interval | None]:
         """Return (workload, policy) → what came out."""
         return {
@@ -309,3 +315,8 @@ ROWS: Final = (
         lower=True, is_outcome=False,
     ),
 )  # fmt: skip
+
+
+def known_rows(findings: Findings) -> list[PrintedRow]:
+    """Return the rows for which something came out, in the order of the paper."""
+    return [row for row in ROWS if row.known(findings)]

@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.evaluation.findings import Findings, of_stored
 from benchmarks.evaluation.page import stored_html
 from benchmarks.evaluation.paper_page import steps_text
-from benchmarks.evaluation.rows import COLUMNS, POLICIES, ROWS, PrintedRow
+from benchmarks.evaluation.rows import COLUMNS, POLICIES, PrintedRow, known_rows
 from benchmarks.evaluation.verdicts import Kind
 from simulator.figures import Interval
 
@@ -35,7 +35,7 @@ def table(findings: Findings) -> str:
         "",
         "| headline | printed | `paper` | `malleable` | verdict on `paper` | cause |",
         "|---|---|---|---|---|---|",
-        *(_line(row, findings) for row in ROWS),
+        *(_line(row, findings) for row in known_rows(findings)),
         "",
         *_counts(findings),
     ]
@@ -73,9 +73,10 @@ def _mean(row: PrintedRow, found: Interval | None) -> str:
 
 def _counts(findings: Findings) -> list[str]:
     """Return, for each kind of verdict, the rows that have it."""
-    kinds = {row.id: row.verdict(findings).kind for row in ROWS}
+    rows = known_rows(findings)
+    kinds = {row.id: row.verdict(findings).kind for row in rows}
     return [
-        f"- {kind}: {', '.join(f'{row.task} {row.printed}' for row in ROWS if kinds[row.id] is kind)}"
+        f"- {kind}: {', '.join(f'{row.task} {row.printed}' for row in rows if kinds[row.id] is kind)}"
         for kind in Kind
         if kind in kinds.values()
     ]

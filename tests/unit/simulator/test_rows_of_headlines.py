@@ -118,6 +118,7 @@ def test_the_page_has_claim_numbers_verdict_cause_and_map_of_each_row():
     assert set(shapes.links) <= set(shapes.ids)
     assert page.count("<blockquote>") == page.count("Verdict:") == page.count("Cause:") == len(ROWS)
     assert page.count("<svg") >= 6
+    assert page.count("Percentiles of the time of a trajectory") == 3
     assert "Measured, not simulated" in page
 
 
@@ -128,6 +129,15 @@ def test_the_page_shows_cells_at_both_sizes_and_how_far_they_are_apart():
 
     assert "ACT &lt;of&gt; a cell</td>" in page
     assert "<td>+60.0%</td><td>intervals are apart</td>" in page
+
+
+def test_rows_of_which_nothing_came_out_are_not_shown():
+    row = next(each for each in ROWS if each.id == "search-step")
+    one = {f"calibrated: {row.measure.format(policy='paper')}": interval([1.6])}
+
+    page = stored_html(replace(findings(2.0), values=one))
+
+    assert [each.id for each in ROWS if f'id="row-{each.id}"' in page] == ["search-step"]
 
 
 def test_a_report_without_headlines_has_no_section_of_them(tmp_path):
