@@ -112,8 +112,13 @@ def _plot(name: str, body: Mapping[str, Any]) -> Figure:
 
 def _stored_at(body: Mapping[str, Any], folder: Path) -> str:
     """Return when the older one of an evaluation and of its maps was stored."""
-    bodies = [body] if body.get("maps") else [body, _json(folder / MAPS)]
-    return min((each["measured_at"] for each in bodies if "measured_at" in each), default="")
+    times = [body["measured_at"]] if "measured_at" in body else []
+    if not body.get("maps"):
+        stored = _json(folder / MAPS)
+        times += [
+            each.get("stored_at", stored["measured_at"]) for each in stored.get("maps", {}).values()
+        ]
+    return min(times, default="")
 
 
 def _json(path: Path) -> dict[str, Any]:

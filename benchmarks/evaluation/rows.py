@@ -216,8 +216,8 @@ ROWS: Final = (
         "27.7 × at batch 1,536", 27.7, _OVERLOAD, ("coding-overload",),
         Cause(
             "A pod that waits longer than 60 s is asked for again, which repeats waits but makes none endless: the "
-            "ratio grows from {} at batch 128 to {}.",
-            (came_out(_SMALL), came_out(_OVERLOAD)),
+            "ratio is {} at 110 pods a node; it is {} with 40 pods and trajectories that act for 10 % of their time.",
+            (came_out(_OVERLOAD), in_cell("coding-overload", 40, 0.1)),
         ),
     ),
     PrintedRow(

@@ -45,7 +45,11 @@ def table(findings: Findings) -> str:
 def _line(row: PrintedRow, findings: Findings) -> str:
     found = row.verdict(findings)
     cells = [_both(row, findings, policy) for policy in POLICIES]
-    reason = found.reason if found.kind in (Kind.REACHED_AT, Kind.UNDECIDED) or row.measured else ""
+    reason = (
+        found.reason
+        if found.kind in (Kind.REACHED_AT, Kind.REFUTED, Kind.UNDECIDED) or row.measured
+        else ""
+    )
     said = f"**{found.kind}**" + (f": {reason}" if reason else "")
     return f"| {row.title}, {row.where} | {row.printed} | {cells[0]} | {cells[1]} | {said} | {row.cause.filled(findings)} |"
 

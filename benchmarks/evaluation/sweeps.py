@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -22,7 +23,8 @@ from benchmarks.evaluation.headline_sweeps import chosen, maps
 from benchmarks.evaluation.heatmap import heatmap
 from benchmarks.evaluation.maps import conclusion
 from benchmarks.evaluation.runs import simulate
-from benchmarks.evaluation.stored_maps import stored
+from benchmarks.evaluation.short_form import update
+from benchmarks.evaluation.stored_maps import StoredMap, stored
 from benchmarks.record import RESULTS, name_paths, store
 from simulator.llm_trace import make_requests, read_requests
 from simulator.options import RECORDINGS, REQUESTS
@@ -69,9 +71,25 @@ def main() -> None:
         "input": inputs.source, "jobs": options.jobs, "simulations": len(set(cases)),
         "seconds": round(monotonic() - began),
     }  # fmt: skip
-    before = RESULTS / "evaluation.sweeps.json"
-    known: dict[str, Any] = json.loads(before.read_text())["maps"] if before.exists() else {}
-    print("stored in", store("evaluation.sweeps", {**about, "maps": known | stored(drawn)}))
+    path = store("evaluation.sweeps", {**about, "maps": merged(_before(), stored(drawn))})
+    print("stored in", path)
+    update()
+
+
+def merged(before: dict[str, Any], maps: dict[str, StoredMap]) -> dict[str, StoredMap]:
+    """Return the maps of now and, of sweeps that are not among them, those of ``before``, each with its time."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    known = {
+        name: {"stored_at": before["measured_at"]} | each
+        for name, each in before.get("maps", {}).items()
+    }
+    return known | {name: {**each, "stored_at": now} for name, each in maps.items()}
+
+
+def _before() -> dict[str, Any]:
+    path = RESULTS / "evaluation.sweeps.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from benchmarks.evaluation.headline_sweeps import SWEEPS, chosen
 from benchmarks.evaluation.heatmap import BELOW, REACHED, heatmap, place, tint
 from benchmarks.evaluation.maps import Axis, RatioMap, conclusion
 from benchmarks.evaluation.stored_maps import stored
+from benchmarks.evaluation.sweeps import merged
 from domain.errors import InvalidRequest
 from simulator.compare import check_policies
 from simulator.figures import interval
@@ -156,3 +157,16 @@ def test_what_is_stored_has_every_cell_and_the_sentence():
     assert body["conclusion"] == conclusion(drawn)
     assert body["cells"][1] == [0.5, 128.0, 5.0, 5.0, 5.0]
     assert len(body["cells"]) == 6
+
+
+def test_sweeps_that_are_not_run_again_stay_stored_with_their_time():
+    before = {
+        "measured_at": "2026-01-01T00:00:00Z",
+        "maps": {"old": {"x": "a"}, "again": {"x": "b"}},
+    }
+
+    found = merged(before, {"again": {"x": "c"}})
+
+    assert found["old"] == {"x": "a", "stored_at": "2026-01-01T00:00:00Z"}
+    assert found["again"]["x"] == "c"
+    assert found["again"]["stored_at"] > "2026-01-01T00:00:00Z"

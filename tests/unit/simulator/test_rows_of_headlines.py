@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
+from benchmarks import record
 from benchmarks.docker_loads import LOADS, MEAN_SECONDS, arrivals
 from benchmarks.evaluation.cases import FULL, QUICK, STANDARD, Case, Inputs, Scale
 from benchmarks.evaluation.checkpoint import Kept
@@ -287,3 +290,24 @@ def test_the_document_says_where_stored_numbers_are_older_than_the_code():
 
     assert "rows of MOPD are older than the code" in table(replace(findings(2.0), stored_at=old))
     assert "older than the code" not in table(replace(findings(2.0), stored_at=new))
+
+
+def test_a_stored_command_names_files_without_their_folders(tmp_path, monkeypatch):
+    given = [
+        "evaluation",
+        "--scale",
+        "full",
+        "--trace",
+        "/data/here/agents.jsonl",
+        "--kept",
+        "a/kept.jsonl",
+    ]
+    monkeypatch.setattr(sys, "argv", given)
+
+    record.name_paths()
+    path = record.store("evaluation-full", {}, folder=tmp_path, module="evaluation")
+
+    assert path.name == "evaluation-full.json"
+    assert json.loads(path.read_text())["command"] == (
+        "python -m benchmarks.evaluation --scale full --trace agents.jsonl --kept kept.jsonl"
+    )
