@@ -51,12 +51,24 @@ def machine() -> dict[str, Any]:
     }
 
 
-def store(name: str, body: dict[str, Any], variant: str = "", folder: Path | None = None) -> Path:
-    """Write one result; the latest run of a benchmark replaces the one before of its ``variant``."""
+def name_paths() -> None:
+    """Leave the names alone of paths among the arguments, so that a stored command has no local folder."""
+    sys.argv[1:] = [
+        word if word.startswith("-") else Path(word).name or word for word in sys.argv[1:]
+    ]
+
+
+def store(
+    name: str, body: dict[str, Any], variant: str = "", folder: Path | None = None, module: str = ""
+) -> Path:
+    """Write one result; the latest run of a benchmark replaces the one before of its ``variant``.
+
+    ``module`` is the benchmark that stores it, where its name is not that of the result.
+    """
     folder = folder or RESULTS
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}{variant and '-'}{variant}.json"
-    command = "python -m " + " ".join([f"benchmarks.{name}", *sys.argv[1:]])
+    command = "python -m " + " ".join([f"benchmarks.{module or name}", *sys.argv[1:]])
     record = {
         "command": command,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

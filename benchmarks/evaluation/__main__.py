@@ -16,11 +16,17 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.evaluation.cases import SCALES, Case
-from benchmarks.evaluation.checkpoint import Kept
-from benchmarks.evaluation.commands import CORES, shown, stored_measurement
+from benchmarks.evaluation.commands import (
+    CORES,
+    kept_of,
+    say_estimate,
+    shown,
+    stored_measurement,
+)
 from benchmarks.evaluation.inputs import read_inputs
-from benchmarks.evaluation.report import Report, chosen, evaluate
-from benchmarks.record import RESULTS, store
+from benchmarks.evaluation.report import Report, content, evaluate
+from benchmarks.evaluation.short_form import update
+from benchmarks.record import RESULTS, name_paths, store
 from simulator.compare import Timed
 from simulator.figures import plot
 from simulator.worker_processes import end_on_signal
@@ -107,14 +113,16 @@ def main() -> None:
     parser.add_argument("--part", default="", help="store under this name: some figures alone")
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
+    name_paths()
 
     (inputs, _), scale = read_inputs(options.trace, options.requests), SCALES[options.scale]
-    kept = None if options.kept is None else Kept(options.kept, inputs, scale)
+    wanted = content(scale, options.figure)
+    kept = {} if options.kept is None else kept_of(options.kept, inputs, wanted)
     parts = Parts()
     with shown(quiet=False) as progress:
         report = evaluate(
-            chosen(options.figure), inputs, scale,
-            jobs=options.jobs, progress=progress, measured=stored_measurement(), kept=kept, watch=parts.add,
+            wanted, inputs, jobs=options.jobs, progress=progress, measured=stored_measurement(),
+            kept=kept, watch=parts.add, planned=say_estimate(options.jobs),
         )  # fmt: skip
     body = {**_compact(report), "jobs": options.jobs, "parts": parts.table()}
     for figure in report.figures:
@@ -128,7 +136,8 @@ def main() -> None:
     for figure in report.figures:
         if figure.id in DRAWN:
             (RESULTS / f"{stem}{figure.id}.svg").write_text(plot(figure) + "\n")
-    print("stored in", store(name, body, options.part))
+    print("stored in", store(name, body, options.part, module="evaluation"))
+    update()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,12 @@ BASELINES.update(
     (name, partial(Kubernetes, rules=replace(RULES["kubernetes(110)"], pods_per_node=pods)))
     for name, pods in PODS.items()
 )
+#: The same with timeouts of the control plane.
+PODS_WITH_TIMEOUTS: Final = {f"kubernetes(timeouts, {pods} pods)": pods for pods in PODS.values()}
+BASELINES.update(
+    (name, partial(Kubernetes, rules=replace(RULES["kubernetes(timeouts)"], pods_per_node=pods)))
+    for name, pods in PODS_WITH_TIMEOUTS.items()
+)
 
 #: Workloads of teacher models alone.
 TEACHERS_ALONE: Final = frozenset({"mopd", "mopd(calibrated)"})
@@ -90,6 +96,10 @@ class Scale:
     #: MOPD alone, and MOPD beside DeepSearch, are so many times shorter.
     mopd_divisor: int = 1
     both_divisor: int = 1
+    #: RL steps of headlines that the paper averages over ten (ARL-Tangram §6.2), and of those of MOPD.
+    headline_steps: int = 1
+    #: Whether headlines are simulated on the mix that was made from ratios as well.
+    mixed: bool = True
 
     def exactly(self, policy: str, batch: int, **fields: Any) -> list[Case]:
         """Return one case for each seed, as small as it is given."""
@@ -117,7 +127,7 @@ class Scale:
         return self.both_divisor if case.workload in ON_GPUS else self.divisor
 
 
-FULL: Final = Scale("full", seeds=3, interactions=10_000)
+FULL: Final = Scale("full", seeds=3, interactions=10_000, headline_steps=10, mixed=False)
 #: The default: about ten minutes on one core.
 STANDARD: Final = Scale("standard", seeds=3, interactions=10_000, divisor=16, both_divisor=8)
 #: For CI: seconds, not minutes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -21,12 +21,14 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from benchmarks.evaluation.cases import SCALES
+from benchmarks.evaluation.cases import SCALES, Inputs, Scale
 from benchmarks.evaluation.checkpoint import Kept
+from benchmarks.evaluation.estimate import estimate, stored_rates
+from benchmarks.evaluation.findings import of_report
 from benchmarks.evaluation.inputs import read_inputs
 from benchmarks.evaluation.page import write
-from benchmarks.evaluation.report import Measured, Report, chosen, evaluate
-from benchmarks.evaluation.runs import Done, Progress
+from benchmarks.evaluation.report import Content, Measured, Report, content, evaluate
+from benchmarks.evaluation.runs import Done, Job, Planned, Progress
 from benchmarks.fleets import report as fleet_report
 from domain.errors import InvalidRequest
 from simulator.cli import one_line_errors, say_assumed
@@ -82,22 +84,37 @@ def report(
     size = SCALES[scale]
     for name, value in given.items():
         size = size.__class__(**{**vars(size), name: value})
-    plans, beside = chosen(figures), stored_measurement(measured)
+    wanted, beside = content(size, figures), stored_measurement(measured)
     inputs, assumed = read_inputs(trace, requests)
     say_assumed(assumed)
-    kept = Kept(out / KEPT, inputs, size)
+    kept = kept_of(out / KEPT, inputs, wanted)
     with shown(quiet=quiet) as progress:
         made = evaluate(
-            plans, inputs, size, jobs=jobs, progress=progress, measured=beside, kept=kept
-        )
+            wanted, inputs, jobs=jobs, progress=progress, measured=beside, kept=kept,
+            planned=None if quiet else say_estimate(jobs),
+        )  # fmt: skip
     page = _written(made, out)
-    kept.remove()
+    (out / KEPT).unlink(missing_ok=True)
     return page, made
+
+
+def kept_of(path: Path, inputs: Inputs, wanted: Content) -> dict[Scale, Kept]:
+    """Return what ``path`` has of each scale. Raises InvalidRequest when it cannot be read."""
+    return {scale: Kept(path, inputs, scale) for scale in wanted.cases()}
+
+
+def say_estimate(jobs: int) -> Planned:
+    """Say on standard error what is left to simulate and about how long it takes."""
+
+    def say(left: Mapping[Job, int]) -> None:
+        click.echo(f"{estimate(left, stored_rates(), jobs)} with --jobs {jobs}", err=True)
+
+    return say
 
 
 def _written(made: Report, out: Path) -> Path:
     try:
-        page, _ = write(made, out)
+        page, _ = write(made, out, of_report(made))
     except OSError as error:
         raise InvalidRequest(f"{error.filename}: {error.strerror}") from None
     return page

@@ -57,11 +57,12 @@ class Headline:
     put_into_mix: bool = False
     #: What the simulator takes as an input.
     is_input: bool = False
+    #: The paper averages it over ten RL steps, or ten are cheap: so many as the scale has for these.
+    averaged: bool = False
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Workloads that it is simulated on."""
-        mixed = self.workload == "ai-coding" and not self.is_input
+    def columns(self, scale: Scale) -> tuple[str, ...]:
+        """Return the workloads that it is simulated on."""
+        mixed = scale.mixed and self.workload == "ai-coding" and not self.is_input
         return tuple(COLUMNS) if mixed else tuple(COLUMNS)[:2]
 
     @property
@@ -72,21 +73,31 @@ class Headline:
     def cases(self, scale: Scale, column: str, system: str) -> list[Case]:
         """Return the cases of one system, one for each seed."""
         workload = self.workload + COLUMNS[column]
-        return scale.case(system, self.batch, workload=workload, **dict(self.fields))
+        fields = dict(self.fields) | {"rl_steps": self.steps(scale)}
+        return scale.case(system, self.batch, workload=workload, **fields)
+
+    def steps(self, scale: Scale) -> int:
+        """Return how many RL steps it is the mean of."""
+        steps: int = dict(self.fields).get("rl_steps", scale.headline_steps if self.averaged else 1)
+        return steps
+
+    def line(self, scale: Scale, column: str) -> str:
+        """Return the name of its line of a grid: headlines of the same cases share one."""
+        return f"{self.what}, steps: {self.steps(scale)} · {column}"
 
     def grid(self, scale: Scale) -> Grid:
         """Return its cases by column."""
         systems = (*POLICIES, self.rival) if self.rival else POLICIES
         return {
-            f"{self.what} · {column}": [
+            self.line(scale, column): [
                 (system, self.cases(scale, column, system)) for system in systems
             ]
-            for column in self.columns
+            for column in self.columns(scale)
         }
 
     def value(self, context: Context, grid: Grid, column: str, policy: str) -> Interval:
         """Return the number under ``policy``, over seeds."""
-        line = f"{self.what} · {column}"
+        line = self.line(context.scale, column)
         ours = point(grid, line, policy)
         if not self.rival:
             return context.measured(ours, self.measure)
@@ -109,12 +120,14 @@ class Headline:
 
 _PODS, _TIMEOUTS = "kubernetes(110)", "kubernetes(timeouts)"
 _coding = partial(Headline, workload="ai-coding", batch=coding.BATCH, rival=_PODS)
-_mopd = partial(Headline, workload="mopd", measure=act)
+_mopd = partial(Headline, workload="mopd", measure=act, averaged=True)
 
 CODING: Final = (
-    _coding("ACT at batch 1,280", "4.3", measure=trajectory_act, put_into_mix=True),
-    _coding("interactions at batch 1,280", "9.0", measure=coding.interaction_act, put_into_mix=True),
-    _coding("rewards at batch 1,280", "2.8", measure=gpus.reward_act, put_into_mix=True),
+    _coding("ACT at batch 1,280", "4.3", measure=trajectory_act, put_into_mix=True, averaged=True),
+    _coding("interactions at batch 1,280", "9.0", measure=coding.interaction_act, put_into_mix=True,
+            averaged=True),
+    _coding("rewards at batch 1,280", "2.8", measure=gpus.reward_act, put_into_mix=True,
+            averaged=True),
     _coding("ACT at batch 128", "3.1", batch=128, measure=trajectory_act),
     _coding("ACT at batch 1,536", "27.7", batch=1536, rival=_TIMEOUTS, measure=trajectory_act),
     _coding("ACT on 768 cores", "1.89", measure=trajectory_act, fields=(("nodes", 3),)),
@@ -157,7 +170,7 @@ def _claims(headlines: Sequence[Headline], context: Context, grid: Grid) -> list
     return [
         headline.claim(context, grid, column, policy)
         for headline in headlines
-        for column in headline.columns
+        for column in headline.columns(context.scale)
         for policy in POLICIES
     ]
 
@@ -170,11 +183,11 @@ def _drawn(headlines: Sequence[Headline], context: Context, grid: Grid) -> tuple
             tuple(
                 (_title(each), each.value(context, grid, column, POLICIES[0]))
                 for each in headlines
-                if column in each.columns
+                if column in each.columns(context.scale)
             ),
         )
         for column in COLUMNS
-        if any(column in each.columns for each in headlines)
+        if any(column in each.columns(context.scale) for each in headlines)
     )
 
 

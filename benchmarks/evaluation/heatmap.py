@@ -1,7 +1,7 @@
 """Heatmaps of ratios as inline SVG, which need no script and no file beside them.
 
-Orange cells reach the printed number, blue ones do not; the further away, the stronger, on a logarithmic
-scale. Cells that the print allows have a border. Dashed lines are values that the print names, and a ring
+Orange cells reach the printed number with every seed, blue ones with none; the further away, the stronger, on a
+logarithmic scale. In grey cells the seeds are on both sides. Cells that the print allows have a border. Dashed lines are values that the print names, and a ring
 stands where two of them meet: the paper's point.
 """
 
@@ -19,6 +19,7 @@ LEFT, TOP, RIGHT, BOTTOM = 84, 34, 24, 64
 #: Okabe and Ito's vermilion and blue, as red, green, blue.
 REACHED: Final = (213, 94, 0)
 BELOW: Final = (0, 114, 178)
+BOTH: Final = (128, 128, 128)
 #: A ratio so many times the printed one, or so many times below it, has the strongest colour.
 STRONGEST: Final = 10.0
 
@@ -45,12 +46,14 @@ def _cell(drawn: RatioMap, column: int, row: int) -> str:
         return ""
     left, top = LEFT + column * CELL_WIDTH, _top(drawn, row)
     colour, strength = tint(ratio.mean, drawn.paper)
+    if ratio.low < drawn.paper <= ratio.high:
+        colour = BOTH
     border = ' stroke="currentColor"' if drawn.x.allows(x) and drawn.y.allows(y) else ""
     where = f"{drawn.x.title} {number(x)}, {drawn.y.title} {number(y)}: {ratio}"
     return (
         f'<rect x="{left + 2}" y="{top + 2}" width="{CELL_WIDTH - 4}" height="{CELL_HEIGHT - 4}" '
         f'fill="rgb{colour}" fill-opacity="{strength:.2f}"{border}><title>{escape(where)}</title></rect>'
-        + _text(left + CELL_WIDTH / 2, top + 14, f"{ratio.mean:.3g}")
+        + _text(left + CELL_WIDTH / 2, top + CELL_HEIGHT / 2 + 4, f"{ratio.mean:.3g}")
     )
 
 

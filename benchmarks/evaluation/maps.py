@@ -53,27 +53,28 @@ class RatioMap:
 def conclusion(drawn: RatioMap) -> str:
     """Return one sentence: where the printed number holds, or how near the print comes to it.
 
-    It holds in a cell whose ratio, the mean over seeds, is at least the printed one. Of these the sentence names
-    the cell with the smallest ratio.
+    It holds in a cell where the ratio of every seed is at least the printed one. Of these the sentence names the
+    cell with the smallest ratio.
     """
     allowed = drawn.allowed()
     if not allowed:
         return f"No simulated cell lies in the range that the print allows for {drawn.paper:g}."
-    holding = {place: ratio for place, ratio in allowed.items() if ratio.mean >= drawn.paper}
+    holding = {place: ratio for place, ratio in allowed.items() if ratio.low >= drawn.paper}
     if not holding:
         place = max(allowed, key=lambda each: allowed[each].mean)
         return (
             f"{drawn.paper:g} is not reached in the range that the print allows; the largest is "
-            f"{allowed[place]} at {_at(drawn, place)}."
+            f"{allowed[place]} at {at(drawn, place)}."
         )
     place = min(holding, key=lambda each: holding[each].mean)
     return (
-        f"{drawn.paper:g} holds at {_at(drawn, place)}, where the ratio is {holding[place]}; it holds in "
+        f"{drawn.paper:g} holds at {at(drawn, place)}, where the ratio is {holding[place]}; it holds in "
         f"{len(holding)} of the {len(allowed)} cells that the print allows."
     )
 
 
-def _at(drawn: RatioMap, place: tuple[float, float]) -> str:
+def at(drawn: RatioMap, place: tuple[float, float]) -> str:
+    """Return the values of a cell as words."""
     x, y = place
     return f"{drawn.x.title} {number(x)} and {drawn.y.title} {number(y)}"
 

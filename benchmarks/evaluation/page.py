@@ -10,7 +10,9 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.evaluation import paper_page
 from benchmarks.evaluation.cases import FULL
+from benchmarks.evaluation.findings import Findings
 from benchmarks.evaluation.report import Measured, Report
 from simulator.figures import OURS, Claim, Figure, plot
 
@@ -33,20 +35,42 @@ section, div { overflow-x: auto; }
 """.strip()
 
 
-def write(report: Report, folder: Path) -> tuple[Path, Path]:
+SIMULATED: Final = (
+    '<p class="simulated">Every number here was simulated, but those that are said to be '
+    "measured: what decides in production decides here "
+    "in virtual time, everything around it modelled (docs/simulator.md). The paper's numbers "
+    "were measured on its testbed, with workloads and profiles that it does not print.</p>"
+)
+
+
+def write(report: Report, folder: Path, findings: Findings | None = None) -> tuple[Path, Path]:
     """Write ``report.html`` and ``report.json``; each is there once it is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     body = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     page, data = folder / "report.html", folder / "report.json"
-    for path, content in ((data, body), (page, html(report).encode())):
+    for path, content in ((data, body), (page, html(report, findings).encode())):
         part = path.with_name(path.name + ".part")
         part.write_bytes(content)
         part.replace(path)
     return page, data
 
 
-def html(report: Report) -> str:
-    """Return the page."""
+def stored_html(findings: Findings) -> str:
+    """Return the page of headlines alone."""
+    return f"{_head('ARL-Tangram')}{paper_page.section(findings)}</body></html>\n"
+
+
+def _head(paper: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Tangram: simulated evaluation</title><style>{STYLE}\n{paper_page.STYLE}</style></head><body>"
+        f"<h1>The evaluation of {escape(paper)}, simulated</h1>{SIMULATED}"
+    )
+
+
+def html(report: Report, findings: Findings | None = None) -> str:
+    """Return the page; where there are ``findings``, it begins with the paper's headlines."""
     smaller = "" if report.divisor == 1 else f", {report.divisor} times smaller than the paper's"
     cut = report.interactions < FULL.interactions
     shorter = f", trajectories cut after {report.interactions} interactions" if cut else ""
@@ -58,17 +82,10 @@ def html(report: Report) -> str:
         f"<tr><td>{escape(what)}</td><td>{escape(why)}</td></tr>" for what, why in report.left_out
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Tangram: simulated evaluation</title><style>{STYLE}</style></head><body>"
-        f"<h1>The evaluation of {escape(report.paper)}, simulated</h1>"
-        '<p class="simulated">Every number here was simulated, but those that are said to be '
-        "measured: what decides in production decides here "
-        "in virtual time, everything around it modelled (docs/simulator.md). The paper's numbers "
-        "were measured on its testbed, with workloads and profiles that it does not print.</p>"
-        f"<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
+        f"{_head(report.paper)}<p>Scale: {escape(report.scale)}{smaller}{shorter}. Input: {escape(report.input)}. Intervals: the "
         f"smallest and the largest over {seeds}. Nothing was tuned per figure.</p>"
-        f"<ul>{contents}</ul>{_summary(report)}{''.join(map(_figure, report.figures))}"
+        f"{paper_page.section(findings) if findings is not None else ''}"
+        f"<h2>Figures and tables</h2><ul>{contents}</ul>{_summary(report)}{''.join(map(_figure, report.figures))}"
         f"{_beside(report.measured) if report.ours == OURS else ''}<h2>Left out</h2><div><table>{left_out}</table></div></body></html>\n"
     )
 

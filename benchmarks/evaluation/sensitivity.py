@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.evaluation.cases import Scale
+from benchmarks.evaluation.gpus import BATCH as MOPD_BATCH
 from benchmarks.evaluation.plans import Grid, Plan, act
 
+#: Rate of arrivals within a burst over the mean rate.
+PEAKS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+MOPD_SYSTEMS: Final = ("sglang(4)", "paper", "malleable")
 POLICIES: Final = ("minimum", "fixed(4)", "paper", "balanced", "malleable")
 #: A crowded cluster with long rewards: where decisions matter most.
 BATCH, NODES = 640, 2
@@ -26,6 +30,17 @@ def varied(field: str, values: Sequence[Any], policies: Sequence[str] = POLICIES
         }
 
     return grid
+
+
+def _peaks(scale: Scale) -> Grid:
+    fields = {"workload": "mopd(calibrated)"}
+    return {
+        system: [
+            (peak, scale.case(system, MOPD_BATCH, calibration=(("peak_ratio", peak),), **fields))
+            for peak in PEAKS
+        ]
+        for system in MOPD_SYSTEMS
+    }
 
 
 def _plan(name: str, title: str, x: str, grid: Any, notes: str = "") -> Plan:
@@ -52,6 +67,10 @@ PLANS: Final = (
         "bursts", "think times so many times as long", "think / recorded",
         varied("think_ratio", (0.1, 0.3, 1.0, 3.0)),
         "Shorter thinking means that more trajectories act at once.",
+    ),
+    _plan(
+        "arrivals", "calls of MOPD arrive in ten bursts a rollout", "rate within a burst / mean rate",
+        _peaks, "Calibrated workload, batch 2,048 on 40 GPUs; the mean rate stays.",
     ),
     _plan(
         "noise", "spread of think times and durations around the recorded ones", "sigma",

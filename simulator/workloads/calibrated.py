@@ -114,7 +114,7 @@ def mopd(requests: Sequence[LlmRequest], size: Size, declared: Calibration) -> M
     return Mopd(
         requests, size.batch, size.rl_steps, size.seed, size.group_size,
         domains=round(declared["teachers"]), rollout_seconds=declared["arrival_seconds"],
-        call_scale=one / mean, growth=declared["growth"],
+        call_scale=one / mean, growth=declared["growth"], peak_ratio=declared["peak_ratio"],
     )  # fmt: skip
 
 

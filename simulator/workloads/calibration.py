@@ -170,6 +170,10 @@ MOPD: Final = Calibration(
             "s from the first call of a step to the last",
             "Table 1: a queue of 15.05 s at batch 3,072, as a fluid; range: calls on 2 to 8 GPUs",
         ),
+        DeclaredParameter(
+            "peak_ratio", 1, 1, 1000, "rate within a burst over the mean rate",
+            "not printed: 1 leaves the bursts of the trace; Figure 3(d): invocations vary by up to 1,000 times",
+        ),
         _GROWTH,
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@
 | call | one a trajectory, at its end: log-probabilities of all its tokens | ARL-Tangram §6.1 "Workloads" |
 | when trajectories end | as requests follow each other in the LLM trace, from a drawn place on, stretched | the trace |
 | rollout of a step | 600 s from the first end to the last | the trace: 2,048 requests of it take 602 s |
+| bursts | those of the trace alone; `peak_ratio` adds ten a rollout, each so many times the mean rate | assumed; Figure 3(d): "three orders of magnitude" |
 | tokens of a trajectory | input and output tokens of that request | the trace |
 | group | 8 trajectories a prompt, all of one domain | assumed (GRPO: §6.1) |
 | domain of a prompt | Zipf, exponent 1, over the teachers | assumed |
@@ -50,6 +51,8 @@ CALL_SECONDS: Final = 0.05
 ELASTICITY: Final = Elasticity(table=((1000, 1.0), (2000, 0.95), (4000, 0.87), (8000, 0.72)))
 #: Of a rollout: how far ends of one domain spread.
 DOMAIN_SPREAD: Final = 0.3
+#: Bursts of a rollout whose `peak_ratio` is above 1.
+BURSTS: Final = 10
 
 
 def teacher(number: int) -> str:
@@ -78,6 +81,20 @@ def call_seconds(tokens: int) -> float:
     return CALL_SECONDS + 2 * PARAMETERS * tokens / OPERATIONS_PER_SECOND
 
 
+def bunched(at_seconds: float, span_seconds: float, peak_ratio: float) -> float:
+    """Return when an arrival comes once the rate of arrivals is pulsed.
+
+    The span is cut into `BURSTS` equal periods. The arrivals of a period come in its first part, which is
+    ``1 / peak_ratio`` of it, in the order that they had: there the rate is ``peak_ratio`` times as high, and
+    the mean over a period is what it was.
+    """
+    if peak_ratio == 1.0 or span_seconds <= 0:
+        return at_seconds
+    period = span_seconds / BURSTS
+    number, within = divmod(at_seconds, period)
+    return number * period + within / peak_ratio
+
+
 class End(NamedTuple):
     """Of one trajectory: when it ends, how long it is then, whose domain it belongs to."""
 
@@ -101,6 +118,8 @@ class Mopd:
     call_scale: float = 1.0
     #: A rollout is longer by this share with each RL step.
     growth: float = 0.0
+    #: Rate of arrivals within a burst over the mean rate; see `bunched`.
+    peak_ratio: float = 1.0
     train_seconds: float = 60.0
     #: Calls declare T_ori; else it is learned from those that ended.
     declared: bool = True
@@ -115,6 +134,8 @@ class Mopd:
         for name in ("batch", "rl_steps", "group_size", "domains"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"mopd: {name} must be at least 1")
+        if not self.peak_ratio >= 1:
+            raise InvalidRequest(f"mopd: peak_ratio must be at least 1, not {self.peak_ratio!r}")
 
     @property
     def actions(self) -> int:
@@ -153,7 +174,8 @@ class Mopd:
         began, span = chosen[0][0], chosen[-1][0] - chosen[0][0]
         wished = self.rollout_seconds * (1 + self.growth) ** step
         stretch = wished / span if span > 0 else 0.0
-        yield from (((at - began) * stretch, tokens) for at, tokens in chosen)
+        for at, tokens in chosen:
+            yield bunched((at - began) * stretch, wished, self.peak_ratio), tokens
 
     def _domain(self, step: int, group: int) -> int:
         weights = [1 / (rank + 1) for rank in range(self.domains)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evaluation.cases import Inputs, Scale
-from benchmarks.evaluation.report import chosen, evaluate
+from benchmarks.evaluation.report import Content, chosen, evaluate
 from simulator.llm_trace import make_requests
 from simulator.traces import make_recordings
 
@@ -23,7 +23,7 @@ def test_a_slice_of_the_evaluation_is_in_its_ranges():
     figures = list(dict.fromkeys(each["figure"] for each in RANGES))
     inputs = Inputs(make_recordings(60, 0), make_requests(2000, 0), "made up")
 
-    report = evaluate(chosen(figures), inputs, SLICE)
+    report = evaluate(Content(SLICE, chosen(figures)), inputs)
 
     found = {
         (figure.id, series.name, x): value.mean

@@ -28,7 +28,7 @@ def read(value: Any) -> float:
 def context(headline: Headline, rival: float, ours: float) -> Context:
     """Return one in which every case of the rival measures ``rival``."""
     known: Any = defaultdict(lambda: ours)
-    for column in headline.columns:
+    for column in headline.columns(STANDARD):
         known |= dict.fromkeys(headline.cases(STANDARD, column, headline.rival), rival)
     return Context(STANDARD, INPUTS, known)
 
@@ -45,7 +45,7 @@ def test_ratios_that_were_put_into_the_mix_have_no_verdict_there(headline, verdi
 
     claims = [
         headline.claim(context(headline, 40.0, 2.0), grid, column, "paper")
-        for column in headline.columns
+        for column in headline.columns(STANDARD)
     ]
 
     assert [each.verdict for each in claims] == verdicts

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.evaluation.cases import STANDARD
+from benchmarks.evaluation.headline_sweeps import SWEEPS, chosen
 from benchmarks.evaluation.heatmap import BELOW, REACHED, heatmap, place, tint
 from benchmarks.evaluation.maps import Axis, RatioMap, conclusion
-from benchmarks.evaluation.sweeps import SWEEPS, chosen, stored
+from benchmarks.evaluation.stored_maps import stored
+from benchmarks.evaluation.sweeps import merged
 from domain.errors import InvalidRequest
-from simulator.compare import BASELINES
+from simulator.compare import check_policies
 from simulator.figures import interval
 from simulator.workloads.calibrated import CALIBRATIONS
 
@@ -121,7 +123,8 @@ def test_both_sides_of_a_cell_meet_the_same_workload(sweep):
         rivals, ours = sweep.cases(STANDARD, x, y)
 
         for rival, own in zip(rivals, ours, strict=True):
-            assert rival.policy in BASELINES
+            check_policies([rival.policy])
+            assert rival.policy != own.policy
             assert own.policy == "paper"
             assert (rival.batch, rival.calibration) == (own.batch, own.calibration)
             assert (rival.seed, rival.larger_nodes) == (own.seed, own.larger_nodes)
@@ -154,3 +157,16 @@ def test_what_is_stored_has_every_cell_and_the_sentence():
     assert body["conclusion"] == conclusion(drawn)
     assert body["cells"][1] == [0.5, 128.0, 5.0, 5.0, 5.0]
     assert len(body["cells"]) == 6
+
+
+def test_sweeps_that_are_not_run_again_stay_stored_with_their_time():
+    before = {
+        "measured_at": "2026-01-01T00:00:00Z",
+        "maps": {"old": {"x": "a"}, "again": {"x": "b"}},
+    }
+
+    found = merged(before, {"again": {"x": "c"}})
+
+    assert found["old"] == {"x": "a", "stored_at": "2026-01-01T00:00:00Z"}
+    assert found["again"]["x"] == "c"
+    assert found["again"]["stored_at"] > "2026-01-01T00:00:00Z"

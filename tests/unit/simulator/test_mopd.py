@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from domain.apis import CallSpec
 from domain.decisions import Grant
@@ -19,8 +21,8 @@ from simulator.llm_trace import LlmRequest, make_requests
 from simulator.overheads import NONE
 from simulator.result import encode
 from simulator.work import ActionWork
-from simulator.workloads.mopd import ELASTICITY, Mopd, teachers
-from simulator.workloads.program import Act, Think
+from simulator.workloads.mopd import BURSTS, ELASTICITY, Mopd, bunched, teachers
+from simulator.workloads.program import Act, SimulatedTrajectory, Think
 from tests.builders import an_action
 from tests.unit.simulator.scripts import checked, script
 
@@ -146,3 +148,43 @@ def test_more_gpus_halve_nothing_but_the_time_of_a_call():
 def test_impossible_parameters_are_refused(make, said):
     with pytest.raises(InvalidRequest, match=said):
         make()
+
+
+@given(
+    st.lists(st.floats(0.0, 600.0), min_size=1, max_size=30), st.floats(1.0, 1000.0),
+)  # fmt: skip
+def test_bursts_keep_the_order_of_arrivals_and_the_mean_rate_of_each_period(moments, peak_ratio):
+    ordered = sorted(moments)
+    period = 600.0 / BURSTS
+
+    bunched_ones = [bunched(at, 600.0, peak_ratio) for at in ordered]
+
+    assert bunched_ones == sorted(bunched_ones)
+    for at, then in zip(ordered, bunched_ones, strict=True):
+        begin = at // period * period
+        assert begin <= then <= begin + (at - begin) / peak_ratio + 1e-6
+
+
+def test_without_a_peak_calls_arrive_as_they_did():
+    assert [bunched(at, 600.0, 1.0) for at in (0.1, 59.999, 600.0)] == [0.1, 59.999, 600.0]
+
+
+def test_calls_arrive_within_the_first_part_of_each_period():
+    even = Mopd(make_requests(200, 0), batch=200, rollout_seconds=100.0)
+    bursty = replace(even, peak_ratio=4.0)
+
+    moments = [_first_think(each) for each in next(bursty.steps())]
+
+    assert max(at % 10.0 for at in moments if at < 99.0) <= 2.5 + 1e-9
+    assert sorted(moments) != sorted(_first_think(each) for each in next(even.steps()))
+
+
+def test_a_peak_below_the_mean_is_refused():
+    with pytest.raises(InvalidRequest, match=r"peak_ratio must be at least 1, not 0\.5"):
+        Mopd(make_requests(2, 0), peak_ratio=0.5)
+
+
+def _first_think(trajectory: SimulatedTrajectory) -> float:
+    move = next(trajectory.program())
+    assert isinstance(move, Think)
+    return move.seconds
