@@ -24,7 +24,7 @@ from benchmarks.stack import tangram
 from tangram_client.aio import AsyncClient
 from tangram_client.models import ActionTiming
 from tangram_client.payloads import exec_action
-from tangram_client.replay.burn import SHORT_SECONDS, burn_command
+from tangram_client.traces.burn import SHORT_SECONDS, burn_command
 from tests.docker_engine import IMAGE, DockerEngine
 
 #: Shares of the granted cores that actions ask for.
