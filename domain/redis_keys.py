@@ -6,6 +6,10 @@ All streams carry msgpack (`domain.codec`). A prefix separates several systems o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+#: Entries of `Keys.questions`, about.
+QUESTIONS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,11 @@ class Keys:
     def inbox(self) -> str:
         """Stream: requests of trainers and reports of nodes; read by the leader only."""
         return f"{self.prefix}:inbox"
+
+    @property
+    def questions(self) -> str:
+        """Stream: queries that the leader answers ahead of the inbox; the latest `QUESTIONS` of them are kept."""
+        return f"{self.prefix}:questions"
 
     @property
     def journal(self) -> str:

@@ -30,6 +30,7 @@ from domain.events import (
 )
 from domain.fleet_events import FleetsQueried
 from domain.ids import ActionId
+from domain.redis_keys import QUESTIONS
 from domain.rollout_events import RolloutsQueried
 from domain.selector_events import SelectorsQueried
 from domain.selectors import Parallelism
@@ -147,12 +148,16 @@ def _ask(question: Callable[..., object], **about: Any) -> bytes | None:
 
 
 def _reply(question: Callable[..., object], **about: Any) -> Reply:
-    (reply,) = _replies([partial(question, **about)])
+    (reply,) = _replies([partial(question, **about)], ahead=question in _AHEAD)
     return reply
 
 
-def _replies(questions: Sequence[Callable[..., object]]) -> list[Reply]:
-    """Send queries as one entry and return their replies, in any order."""
+#: Queries about the whole system: they wait for no submission.
+_AHEAD: Final = (StatusQueried, QueuesQueried, DecisionsQueried)
+
+
+def _replies(questions: Sequence[Callable[..., object]], *, ahead: bool = False) -> list[Reply]:
+    """Send queries as one entry and return their replies, in any order; ``ahead`` of the submissions."""
     client, names, process = bus.redis_client(), bus.keys(), secrets.token_hex(8)
     channel = names.replies(f"page:{process}")
     packed = {
@@ -164,7 +169,9 @@ def _replies(questions: Sequence[Callable[..., object]]) -> list[Reply]:
         with client.pubsub(ignore_subscribe_messages=True) as replies:  # type: ignore[no-untyped-call]
             replies.subscribe(channel)
             replies.get_message(timeout=ANSWER_SECONDS)  # the subscription is in place
-            client.xadd(names.inbox, packed)  # type: ignore[arg-type]
+            stream = names.questions if ahead else names.inbox
+            limit = QUESTIONS if ahead else None
+            client.xadd(stream, packed, maxlen=limit)  # type: ignore[arg-type]
             until = monotonic() + ANSWER_SECONDS
             while (left := until - monotonic()) > 0:
                 message = replies.get_message(timeout=left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from domain.events import (
 from domain.fleet_events import FleetsQueried
 from domain.forks import REFUSE, STORAGE_FULL, ForkReport
 from domain.ids import ActionId
-from domain.redis_keys import Keys
+from domain.redis_keys import QUESTIONS, Keys
 from domain.rollout_events import RolloutsQueried
 from domain.selector_events import SelectorsQueried
 from domain.selectors import Parallelism, SelectorStage, StageLoad
@@ -156,21 +157,21 @@ class SchedulerQueries:
         """Return the status of the system. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = StatusQueried(request_id=request_id, reply_to=self.channel)
-        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        reply = await self._ask_first(request_id, encode(question))
         return _statuses.decode(reply.body)
 
     async def decisions(self, limit: int) -> DecisionsResponse:
         """Return recent decisions of policies. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = DecisionsQueried(request_id=request_id, reply_to=self.channel, limit=limit)
-        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        reply = await self._ask_first(request_id, encode(question))
         return _decisions.decode(reply.body)
 
     async def queues(self, limit: int) -> QueuesResponse:
         """Return the wait queues. Raises Unavailable."""
         request_id = secrets.token_hex(8)
         question = QueuesQueried(request_id=request_id, reply_to=self.channel, limit=limit)
-        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        reply = await self._ask_first(request_id, encode(question))
         return _queues.decode(reply.body)
 
     async def rollouts(
@@ -332,12 +333,33 @@ class SchedulerQueries:
         _raise_refusal(await self._ask(request_id, encode(event), TRANSFER_SECONDS))
 
     async def _ask(self, request_id: str, message: bytes, timeout_seconds: float) -> Reply:
+        """Send a query in its place among the submissions, and return its reply. Raises Unavailable."""
+
+        async def send() -> None:
+            await self._submitter.append([message])
+
+        return await self._answered(request_id, send, timeout_seconds)
+
+    async def _ask_first(self, request_id: str, message: bytes) -> Reply:
+        """Send a query about the whole system, which waits for no submission. Raises Unavailable."""
+
+        async def send() -> None:
+            try:
+                await self._client.xadd(self._keys.questions, {"0": message}, maxlen=QUESTIONS)
+            except redis.RedisError as error:
+                raise Unavailable(f"redis does not answer: {error}") from None
+
+        return await self._answered(request_id, send, ANSWER_SECONDS)
+
+    async def _answered(
+        self, request_id: str, send: Callable[[], Awaitable[None]], timeout_seconds: float
+    ) -> Reply:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._open[request_id] = future
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._listening.wait()
-                await self._submitter.append([message])
+                await send()
                 reply = await future
         except TimeoutError:
             raise Unavailable("the scheduler does not answer; is a loop running?") from None

@@ -7,29 +7,37 @@ two. A pass that takes fewer messages (`poison_messages`) may end within an entr
 has a part of the entry behind it.
 
 A message that cannot be read (damaged, or of another version) is set aside; the others are handled.
+
+Queries about the whole system have a stream of their own (`Keys.questions`), read in the same command: their answers
+need no place among the messages, and a hundred thousand submissions must not delay them. They see what arrived
+before them, unless the inbox is longer than one read.
 """
 
 from __future__ import annotations
 
 import logging
 from time import monotonic, time
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import redis
 
 from domain.codec import InboxPart, decode_command
 from domain.dead_letters import INBOX, dead_letter
-from domain.events import ActionSubmitted, Command
+from domain.events import ActionSubmitted, Command, Question
 from domain.redis_keys import Keys
 from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.redis.connection import Entries, RedisConnection, read_stream
-from scheduler.runtime.redis.journal import START
+from scheduler.runtime.redis.connection import Entries, RedisConnection, read_streams
+from scheduler.runtime.redis.journal import START, id_parts
 
 log = logging.getLogger(__name__)
 
 #: Inbox entries taken per pass; each may hold many messages.
 BATCH_ENTRIES = 256
+#: Messages taken per pass, in about: a query waits for the pass that is under way.
+BATCH_MESSAGES = 512
+#: A new leader answers queries that are not older than this, in milliseconds: their callers still wait.
+LATE_QUESTION_MS = 5000
 
 
 class InboxMessage(NamedTuple):
@@ -44,8 +52,9 @@ class Inbox:
     """Reads the inbox for one loop; each term starts with `begin`."""
 
     def __init__(self, client: redis.Redis, keys: Keys, leadership: Leadership) -> None:
+        self._client = client
         self._connection = RedisConnection(client)
-        self._stream = keys.inbox
+        self._stream, self._questions = keys.inbox, keys.questions
         self._leadership = leadership
         self.begin(START)
 
@@ -57,6 +66,10 @@ class Inbox:
         self.handed: list[InboxMessage] = []
         #: Time of the last `read` that emptied the inbox; None before the first.
         self._drained_at: float | None = None
+        #: The last entry of the queries that was read; empty before the first `read`.
+        self._question_id = ""
+        #: Messages of an entry, in the mean of the last `read`.
+        self._messages_of_entry = 1.0
 
     def settle(self) -> None:
         """Record that all messages that were read are in the journal, or are answered."""
@@ -67,12 +80,14 @@ class Inbox:
         self._connection.close()
 
     def read(self, wait_seconds: float, limit: int | None = None) -> list[Command]:
-        """Return new messages, at most ``limit`` of them, waiting for the first one.
+        """Return new messages, at most ``limit`` of them, waiting for the first one; behind them, queries.
 
         Raises Fenced and redis.RedisError.
         """
-        count = BATCH_ENTRIES if limit is None else min(limit, BATCH_ENTRIES)
-        entries = read_stream(self._connection, self._stream, self.read_id, count, wait_seconds)
+        count = max(1, min(BATCH_ENTRIES, int(BATCH_MESSAGES / self._messages_of_entry)))
+        if limit is not None:
+            count = min(limit, count)
+        entries, questions = self._entries(count, wait_seconds)
         received_at = time()
         behind: tuple[str, InboxPart | None] = self.read_id, self.read_part
         if limit is not None or self.read_part is not None:
@@ -90,9 +105,47 @@ class Inbox:
                 if command is not None:
                     commands.append(command)
         self.read_id, self.read_part = behind
-        if limit is None and len(entries) < BATCH_ENTRIES:
+        if limit is None and len(entries) < count:
             self._drained_at = monotonic()
-        return commands
+        return commands + self._asked(questions)
+
+    def _entries(self, count: int, wait_seconds: float) -> tuple[Entries, Entries]:
+        """Return the next entries of messages and of queries, as of one moment."""
+        if not self._question_id:
+            self._question_id = self._first_question()
+        after = {self._stream: self.read_id, self._questions: self._question_id}
+        found = read_streams(self._connection, after, count, wait_seconds)
+        entries, questions = found.get(self._stream, []), found.get(self._questions, [])
+        if entries:
+            self._messages_of_entry = sum(len(fields) for _, fields in entries) / len(entries)
+        if questions:
+            self._question_id = questions[-1][0]
+        return entries, questions
+
+    def _first_question(self) -> str:
+        """Return the id behind which callers may still wait for their answers."""
+        newest = cast(
+            "list[tuple[bytes, object]]", self._client.xrevrange(self._questions, count=1)
+        )
+        if not newest:
+            return START
+        return f"{max(0, id_parts(newest[0][0].decode())[0] - LATE_QUESTION_MS)}-0"
+
+    def _asked(self, entries: Entries) -> list[Command]:
+        """Return the queries of ``entries``; anything else is left out, and logged."""
+        asked: list[Command] = []
+        for _, fields in entries:
+            for message in fields.values():
+                try:
+                    command: Command = decode_command(message)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    log.error("a query cannot be read and is left out: %s", error)
+                    continue
+                if isinstance(command, Question):
+                    asked.append(command)
+                else:
+                    log.error("%s is not a query and is left out", type(command).__name__)
+        return asked
 
     def _cut(
         self, entries: Entries, limit: int | None

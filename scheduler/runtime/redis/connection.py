@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import hiredis
@@ -193,6 +193,20 @@ def read_stream(
 ) -> Entries:
     """Return up to ``count`` entries behind ``after``, waiting up to ``block_seconds`` for the first."""
     return _entries(connection.call(*_xread(stream, after, count, block_seconds)))
+
+
+def read_streams(
+    connection: RedisConnection, after: Mapping[str, str], count: int, block_seconds: float
+) -> dict[str, Entries]:
+    """Return up to ``count`` entries of each stream behind its id in ``after``, as of one moment."""
+    wait = max(1, int(min(block_seconds, MAX_BLOCK_SECONDS) * 1000))
+    command: tuple[Argument, ...] = (
+        *("XREAD", "BLOCK", wait, "COUNT", count, "STREAMS"),
+        *after,
+        *after.values(),
+    )
+    answer: list[Any] = connection.call(*command) or []
+    return {stream.decode(): _entries([(stream, found)]) for stream, found in answer}
 
 
 async def read_stream_async(
