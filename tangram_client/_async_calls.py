@@ -64,7 +64,7 @@ class AsyncCalls:
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._http = _http.async_client(context, transport, agent)
-        self._short = None if transport is not None else _http.short_async_calls(context, agent)
+        self._sender = _http.async_sender(self._http, context, transport, agent)
 
     @property
     def snapshots(self) -> AsyncSnapshotCalls:
@@ -74,8 +74,7 @@ class AsyncCalls:
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
-        if self._short is not None:
-            await self._short.aclose()
+        await self._sender.aclose()
 
     async def submit(
         self,
@@ -344,7 +343,7 @@ class AsyncCalls:
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
             try:
-                response = await self._answer(call)
+                response = await self._sender.answer(call)
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
                 step: _core.Done[T] | _core.RetryPause = exchange.failed(
@@ -355,12 +354,6 @@ class AsyncCalls:
             if isinstance(step, _core.Done):
                 return step.value
             await self._clock.asleep(step.seconds)
-
-    async def _answer(self, call: _core.ApiCall[Any]) -> _core.ApiResponse:
-        """Send a call once. Raises httpx.TransportError."""
-        if self._short is not None and not callable(call.content):
-            return await self._short.answer(call)
-        return _http.response_of(await self._http.request(**_http.request_of(call)))
 
     def _owned(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         return payload if self._project is None else {"project": self._project, **payload}

@@ -73,22 +73,6 @@ def sync_client(
     )
 
 
-def short_calls(context: ClientContext, agent: str | None = None) -> ShortCalls | None:
-    """Return what sends short calls; None behind a proxy."""
-    if proxy_for(context.url) is not None:
-        return None
-    secure = _tls() if context.url.startswith("https:") else None
-    return ShortCalls(context.url, default_headers(context.token, agent), secure)
-
-
-def short_async_calls(context: ClientContext, agent: str | None = None) -> AsyncShortCalls | None:
-    """Return what sends short calls of the asyncio client; None behind a proxy."""
-    if proxy_for(context.url) is not None:
-        return None
-    secure = _tls() if context.url.startswith("https:") else None
-    return AsyncShortCalls(context.url, default_headers(context.token, agent), secure)
-
-
 def async_client(
     context: ClientContext, transport: httpx.AsyncBaseTransport | None, agent: str | None = None
 ) -> httpx.AsyncClient:
@@ -102,8 +86,67 @@ def async_client(
 
 
 def _transport_options(url: str) -> dict[str, Any]:
-    verify: ssl.SSLContext | bool = _tls() if url.startswith("https:") else False
-    return {"verify": verify, "limits": LIMITS, "proxy": proxy_for(url)}
+    return {"verify": _tls_of(url) or False, "limits": LIMITS, "proxy": proxy_for(url)}
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Sends a call of the core once: a short one without httpx where that is possible."""
+
+    http: httpx.Client
+    short: ShortCalls | None
+
+    def answer(self, call: ApiCall[Any]) -> ApiResponse:
+        """Return the whole answer. Raises httpx.TransportError."""
+        if self.short is not None and not callable(call.content):
+            return self.short.answer(call)
+        return response_of(self.http.request(**request_of(call)))
+
+    def close(self) -> None:
+        if self.short is not None:
+            self.short.close()
+
+
+@dataclass(frozen=True)
+class AsyncSender:
+    """`Sender` for asyncio."""
+
+    http: httpx.AsyncClient
+    short: AsyncShortCalls | None
+
+    async def answer(self, call: ApiCall[Any]) -> ApiResponse:
+        """Return the whole answer. Raises httpx.TransportError."""
+        if self.short is not None and not callable(call.content):
+            return await self.short.answer(call)
+        return response_of(await self.http.request(**request_of(call)))
+
+    async def aclose(self) -> None:
+        if self.short is not None:
+            await self.short.aclose()
+
+
+def sync_sender(
+    http: httpx.Client, context: ClientContext, transport: object, agent: str | None
+) -> Sender:
+    """Return the sender of a client; ``transport`` and proxies leave every call to httpx."""
+    if transport is not None or proxy_for(context.url) is not None:
+        return Sender(http, None)
+    headers = default_headers(context.token, agent)
+    return Sender(http, ShortCalls(context.url, headers, _tls_of(context.url)))
+
+
+def async_sender(
+    http: httpx.AsyncClient, context: ClientContext, transport: object, agent: str | None
+) -> AsyncSender:
+    """Return the sender of an asyncio client; ``transport`` and proxies leave every call to httpx."""
+    if transport is not None or proxy_for(context.url) is not None:
+        return AsyncSender(http, None)
+    headers = default_headers(context.token, agent)
+    return AsyncSender(http, AsyncShortCalls(context.url, headers, _tls_of(context.url)))
+
+
+def _tls_of(url: str) -> ssl.SSLContext | None:
+    return _tls() if url.startswith("https:") else None
 
 
 @lru_cache(1)

@@ -64,7 +64,7 @@ class SyncCalls:
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
         self._http = _http.sync_client(context, transport, agent)
-        self._short = None if transport is not None else _http.short_calls(context, agent)
+        self._sender = _http.sync_sender(self._http, context, transport, agent)
 
     @property
     def snapshots(self) -> SnapshotCalls:
@@ -74,8 +74,7 @@ class SyncCalls:
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
-        if self._short is not None:
-            self._short.close()
+        self._sender.close()
 
     def submit(
         self,
@@ -336,7 +335,7 @@ class SyncCalls:
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
             try:
-                response = self._answer(call)
+                response = self._sender.answer(call)
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
                 step: _core.Done[T] | _core.RetryPause = exchange.failed(
@@ -347,12 +346,6 @@ class SyncCalls:
             if isinstance(step, _core.Done):
                 return step.value
             self._clock.sleep(step.seconds)
-
-    def _answer(self, call: _core.ApiCall[Any]) -> _core.ApiResponse:
-        """Send a call once. Raises httpx.TransportError."""
-        if self._short is not None and not callable(call.content):
-            return self._short.answer(call)
-        return _http.response_of(self._http.request(**_http.request_of(call)))
 
     def _owned(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         return payload if self._project is None else {"project": self._project, **payload}

@@ -50,6 +50,7 @@ REPLACEMENTS = (
     (r"__anext__", "__next__"),
     (r"StopAsyncIteration", "StopIteration"),
     (r"async_client", "sync_client"),
+    (r"async_sender", "sync_sender"),
     (r"_async_", "_sync_"),
     (r"asyncio\.to_thread\((\w+), ", r"\1("),
     (r"TaskKeeper", "ThreadKeeper"),
