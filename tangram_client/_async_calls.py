@@ -73,7 +73,6 @@ class AsyncCalls:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
         await self._sender.aclose()
 
     async def submit(
@@ -342,13 +341,12 @@ class AsyncCalls:
         """Carry a call of the core to its end; for calls that have no method here."""
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
+            step: _core.Done[T] | _core.RetryPause
             try:
                 response = await self._sender.answer(call)
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
-                step: _core.Done[T] | _core.RetryPause = exchange.failed(
-                    reason, at=self._clock.now()
-                )
+                step = exchange.failed(reason, at=self._clock.now())
             else:
                 step = exchange.answered(response, at=self._clock.now())
             if isinstance(step, _core.Done):

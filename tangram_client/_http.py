@@ -90,7 +90,7 @@ def _transport_options(url: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Sender:
+class CallSender:
     """Sends a call of the core once: a short one without httpx where that is possible."""
 
     http: httpx.Client
@@ -103,13 +103,15 @@ class Sender:
         return response_of(self.http.request(**request_of(call)))
 
     def close(self) -> None:
+        """Close all connections."""
+        self.http.close()
         if self.short is not None:
             self.short.close()
 
 
 @dataclass(frozen=True)
-class AsyncSender:
-    """`Sender` for asyncio."""
+class AsyncCallSender:
+    """`CallSender` for asyncio."""
 
     http: httpx.AsyncClient
     short: AsyncShortCalls | None
@@ -121,28 +123,30 @@ class AsyncSender:
         return response_of(await self.http.request(**request_of(call)))
 
     async def aclose(self) -> None:
+        """Close all connections."""
+        await self.http.aclose()
         if self.short is not None:
             await self.short.aclose()
 
 
 def sync_sender(
     http: httpx.Client, context: ClientContext, transport: object, agent: str | None
-) -> Sender:
+) -> CallSender:
     """Return the sender of a client; ``transport`` and proxies leave every call to httpx."""
     if transport is not None or proxy_for(context.url) is not None:
-        return Sender(http, None)
+        return CallSender(http, None)
     headers = default_headers(context.token, agent)
-    return Sender(http, ShortCalls(context.url, headers, _tls_of(context.url)))
+    return CallSender(http, ShortCalls(context.url, headers, _tls_of(context.url)))
 
 
 def async_sender(
     http: httpx.AsyncClient, context: ClientContext, transport: object, agent: str | None
-) -> AsyncSender:
+) -> AsyncCallSender:
     """Return the sender of an asyncio client; ``transport`` and proxies leave every call to httpx."""
     if transport is not None or proxy_for(context.url) is not None:
-        return AsyncSender(http, None)
+        return AsyncCallSender(http, None)
     headers = default_headers(context.token, agent)
-    return AsyncSender(http, AsyncShortCalls(context.url, headers, _tls_of(context.url)))
+    return AsyncCallSender(http, AsyncShortCalls(context.url, headers, _tls_of(context.url)))
 
 
 def _tls_of(url: str) -> ssl.SSLContext | None:

@@ -73,7 +73,6 @@ class SyncCalls:
 
     def close(self) -> None:
         """Close all connections."""
-        self._http.close()
         self._sender.close()
 
     def submit(
@@ -334,13 +333,12 @@ class SyncCalls:
         """Carry a call of the core to its end; for calls that have no method here."""
         exchange = _core.Exchange(call, retry or self._retry, at=self._clock.now())
         while True:
+            step: _core.Done[T] | _core.RetryPause
             try:
                 response = self._sender.answer(call)
             except httpx.TransportError as error:
                 reason = _http.reason_of(error, self.url)
-                step: _core.Done[T] | _core.RetryPause = exchange.failed(
-                    reason, at=self._clock.now()
-                )
+                step = exchange.failed(reason, at=self._clock.now())
             else:
                 step = exchange.answered(response, at=self._clock.now())
             if isinstance(step, _core.Done):

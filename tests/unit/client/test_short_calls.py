@@ -51,9 +51,19 @@ for verb in ("GET", "POST"):
     setattr(_Handler, f"do_{verb}", _Handler.answer)
 
 
+class _Server(ThreadingHTTPServer):
+    #: Set once it has closed a connection.
+    closed = threading.Event()
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self.closed.set()
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    _Server.closed.clear()
+    httpd = _Server(("127.0.0.1", 0), _Handler)
     serving = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
     serving.start()
     yield f"http://127.0.0.1:{httpd.server_address[1]}/base"
@@ -109,6 +119,7 @@ def test_calls_in_a_row_use_one_connection(connect: Any, server: str) -> None:
 def test_a_connection_that_the_server_closed_is_not_used_again(connect: Any, server: str) -> None:
     ask = connect(server)
     first = ask(a_call(path="/close")).json()["port"]
+    assert _Server.closed.wait(60)
     assert ask(a_call()).json()["port"] != first
 
 
