@@ -69,10 +69,11 @@ def scheduler(redis_bus: Any) -> Iterator[None]:
     stop = threading.Event()
 
     def serve() -> None:
-        after = "0-0"
+        after: dict[Any, Any] = {"tangram:inbox": "0-0", "tangram:questions": "0-0"}
         while not stop.is_set():
-            for _, entries in redis_bus.xread({"tangram:inbox": after}, block=50) or []:
-                for after, fields in entries:  # noqa: B007 - where to go on
+            for stream, entries in redis_bus.xread(after, block=50) or []:
+                for entry_id, fields in entries:
+                    after[stream.decode()] = entry_id
                     for message in fields.values():
                         question = decode_command(message)
                         body = msgspec.Raw(encode(answer_to(question)))
