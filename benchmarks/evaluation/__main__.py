@@ -132,7 +132,7 @@ def main() -> None:
     if options.dry:
         return
     name = "evaluation" if options.scale == "standard" else f"evaluation-{options.scale}"
-    stem = "-".join(filter(None, (name, options.part, "")))
+    stem = "-".join(filter(None, (name, options.part))) + "-"
     for figure in report.figures:
         if figure.id in DRAWN:
             (RESULTS / f"{stem}{figure.id}.svg").write_text(plot(figure) + "\n")
