@@ -41,7 +41,7 @@ RETRY_SECONDS = 0.2
 #: Entries are read for so long at a time.
 BUSY_SECONDS = 0.001
 #: Pause of a process that waits for nothing: each read costs Redis and it a wake-up.
-UNHURRIED_SECONDS = 0.02
+IDLE_PAUSE_SECONDS = 0.02
 #: A lost cancellation takes effect after this time.
 BLOCK_SECONDS = 1.0
 
@@ -85,7 +85,7 @@ class JournalTail(JournalReducer):
         #: Reducers that take each entry after this one.
         self.also: list[FollowsJournal] = []
         #: Whether this process has something to wait for; without it entries are read in larger batches.
-        self.urgent: Callable[[], bool] = lambda: True
+        self.expects_entries: Callable[[], bool] = lambda: True
         #: Resolved with the finished action; with None when a lease is granted, or when an entry was
         #: skipped: then the request queries the state of its action.
         self._waiters: dict[str, list[asyncio.Future[ActionResponse | None]]] = defaultdict(list)
@@ -203,9 +203,9 @@ class JournalTail(JournalReducer):
             if entries:
                 async with self._advanced:
                     self._advanced.notify_all()
-                waits = self._waiters or self._renewals or self.urgent()
+                waits = self._waiters or self._renewals or self.expects_entries()
                 # 0: responses are sent first.
-                await asyncio.sleep(0 if waits else UNHURRIED_SECONDS)
+                await asyncio.sleep(0 if waits else IDLE_PAUSE_SECONDS)
 
     def _skip(self) -> None:
         """Let all waiting requests query the scheduler: the skipped entry may concern them."""

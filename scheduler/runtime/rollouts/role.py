@@ -85,7 +85,7 @@ async def run_rollout_role(
     assignments, grants = Assignments(options.worker, incarnation), LeaseGrants()
     context.tail.also += [assignments, grants]
     # Without a rollout the journal only brings the next assignment, which may come some milliseconds later.
-    context.tail.urgent = lambda: bool(assignments.held) or not assignments.joined.is_set()
+    context.tail.expects_entries = lambda: bool(assignments.held) or not assignments.joined.is_set()
     await context.start()
     calls = WorkerCalls(context, native_handlers(context))
     leases, environments = StageLeases(calls, assignments, grants), RolloutEnvironments(calls)
