@@ -291,6 +291,19 @@ class NodeReturned(EventBase):
     incarnation: int
 
 
+class NodeFenced(EventBase):
+    """The engine that placed a lost node has ended all its processes, and starts them no more."""
+
+    node: str
+    incarnation: int
+
+
+class NodeRevoked(EventBase):
+    """A node may take part no more: its reports are read no more, and nothing is granted there."""
+
+    node: str
+
+
 class NodeRefuses(EventBase):
     """A node takes no new work, since it lacks something itself; or takes it again."""
 
@@ -353,6 +366,21 @@ class StatusQueried(EventBase):
     reply_to: str
 
 
+class NodeLoadsQueried(EventBase):
+    """Query of what hangs on each node. Answered by the loop, never journalled."""
+
+    request_id: str
+    reply_to: str
+
+
+class PoolDemandsQueried(EventBase):
+    """Query of what waits and runs in pools. Answered by the loop, never journalled."""
+
+    request_id: str
+    reply_to: str
+    pools: tuple[str, ...]
+
+
 class DecisionsQueried(EventBase):
     """Query of the latest policy decisions. Answered by the loop, never journalled."""
 
@@ -376,12 +404,13 @@ Event = (
     | LeaseRenewed | LeasesRenewed | LeaseReleased | TaskOpened | TaskPaused | TaskPrioritised | TaskCancelRequested
     | ServiceEvictionAsked | ServicePrepared | TrajectoryOpened | TrajectoryRenewed
     | TrajectoryFinished | EnvironmentRemoved | FileRequested | TrajectoriesForked | EnvironmentsForked
-    | NodeJoined | NodeLost | NodeReturned | NodeRefuses | NodeForgetAsked
-    | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent | SelectorEvent
+    | NodeJoined | NodeLost | NodeReturned | NodeFenced | NodeRevoked | NodeRefuses
+    | NodeForgetAsked | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent | SelectorEvent
 )  # fmt: skip
 Question = (
     ActionQueried | TrajectoryQueried | TrajectoriesQueried | StatusQueried | DecisionsQueried
-    | QueuesQueried | RolloutsQueried | FleetsQueried | SelectorsQueried
+    | NodeLoadsQueried | PoolDemandsQueried | QueuesQueried | RolloutsQueried | FleetsQueried
+    | SelectorsQueried
 )  # fmt: skip
 #: Messages of the inbox: events of trainers and nodes, and queries.
 Command = Event | Question

@@ -13,6 +13,7 @@ from domain.confinement import NETWORK_EGRESS, NETWORK_HOST, NETWORK_NONE, REQUI
 from domain.egress import EgressRules
 from domain.fleets import FleetSpec
 from domain.limits import Limits, Share
+from domain.node_groups import NodeGroupSpec
 from domain.policies import DEFAULT_POLICY
 from domain.project_limits import ProjectBounds
 from domain.protection import Protection
@@ -167,8 +168,12 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
     fleets: dict[str, FleetSpec] = {}
     #: Selectors of parallelism, by their name.
     selectors: dict[str, SelectorSpec] = {}
+    #: Node workers that engines of the cluster place, by the name of the group.
+    node_groups: dict[str, NodeGroupSpec] = {}
     #: Nodes that take no new actions.
     drained_nodes: frozenset[str] = frozenset()
+    #: Those of them whose open trajectories continue: only new ones go elsewhere.
+    finishing_nodes: frozenset[str] = frozenset()
     #: A silent node's actions become ``unknown`` after this long (I5).
     node_grace_seconds: float = NODE_GRACE_SECONDS
     #: It is dead after this long: its trajectories end, although their environments may still be there.

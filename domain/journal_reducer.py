@@ -28,7 +28,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -67,6 +67,10 @@ class JournalReducer:
         self._handlers: dict[type, Callable[[Any], None]] = {
             kind: getattr(self, name) for kind, name in self._methods.items()
         }
+
+    def concerns(self, kinds: Set[type]) -> bool:
+        """Return whether an entry with events and decisions of ``kinds`` changes anything here."""
+        return not self._methods.keys().isdisjoint(kinds)
 
     def reduce(self, entry: JournalEntry) -> None:
         """Fold one entry."""

@@ -32,9 +32,9 @@ class ProjectLimits(msgspec.Struct, frozen=True):
     #: Actions a second, over any time longer than that of the burst.
     submissions_per_second: float = 5000.0
     #: Actions that may be submitted at once after a pause.
-    burst_actions: int = 100_000
-    #: Actions that the scheduler has not read yet, a part of what all projects together may have.
-    arriving_actions: int = 10_000
+    burst_actions: int = 200_000
+    #: Actions that the scheduler has not read yet; they delay no other project (`SUBMIT`).
+    arriving_actions: int = 200_000
 
 
 class ProjectBounds(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -77,6 +77,8 @@ def queued_bytes(action: Action) -> int:
 
 def loads_of(actions: list[Action]) -> list[Load]:
     """Return the load of a submission, one for each project."""
+    if len(actions) == 1:
+        return [Load(actions[0].project, 1, queued_bytes(actions[0]))]
     sums: dict[str, tuple[int, int]] = {}
     for action in actions:
         count, size = sums.get(action.project, (0, 0))

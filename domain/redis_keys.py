@@ -24,6 +24,15 @@ class Keys:
         return f"{self.prefix}:inbox"
 
     @property
+    def arrivals(self) -> str:
+        """List: projects with submissions that wait outside the inbox, in the order of their turns (`SUBMIT`)."""
+        return f"{self.prefix}:arrivals"
+
+    def arrivals_of(self, project: str) -> str:
+        """List: messages of a project that wait outside the inbox, oldest first."""
+        return f"{self.arrivals}:{project}"
+
+    @property
     def questions(self) -> str:
         """Stream: queries that the leader answers ahead of the inbox; the latest `QUESTIONS` of them are kept."""
         return f"{self.prefix}:questions"
@@ -108,6 +117,14 @@ class Keys:
         """Hash: node → address and secret of its door (`scheduler.runtime.redis.door_addresses`)."""
         return f"{self.prefix}:node-doors"
 
+    def node_door(self, node: str) -> str:
+        """Address and secret of the door of a node with a Redis user of its own; expires."""
+        return f"{self.prefix}:node-door:{node}"
+
+    def snapshot_door(self, node: str) -> str:
+        """The same, with a secret that opens its snapshots alone: for other nodes; expires."""
+        return f"{self.prefix}:snapshot-door:{node}"
+
     @property
     def rollout_doors(self) -> str:
         """Hash: rollout worker → address and secret of its door (`scheduler.runtime.rollouts.worker_door`)."""
@@ -144,6 +161,11 @@ class Keys:
     def body_store(self) -> str:
         """Identity of the folder of stored bodies (`scheduler.runtime.body_store`)."""
         return f"{self.prefix}:body-store"
+
+    @property
+    def snapshot_copies(self) -> str:
+        """Hash: snapshot → its copy in the object store (`scheduler.runtime.node.snapshot_copies`)."""
+        return f"{self.prefix}:snapshot-copies"
 
     @property
     def snapshots(self) -> str:
@@ -192,6 +214,16 @@ class Keys:
         return f"{self.prefix}:fleet-predictions"
 
     @property
+    def node_group_keeper(self) -> str:
+        """Name of the process that keeps the node groups (`scheduler.runtime.node_groups`); expires without renewal."""
+        return f"{self.prefix}:node-group-keeper"
+
+    @property
+    def node_group_reports(self) -> str:
+        """Hash: node group → what its keeper launched and found (`contract.node_group_reports`)."""
+        return f"{self.prefix}:node-group-reports"
+
+    @property
     def metrics(self) -> str:
         """Counters over the journal, and the entry up to which they count."""
         return f"{self.prefix}:metrics"
@@ -223,6 +255,35 @@ class Keys:
     def commands(self, node: str, identity: str) -> str:
         """Stream: commands for one node's state directory."""
         return f"{self.prefix}:node:{node}:{identity}"
+
+    def reports(self, node: str) -> str:
+        """Stream: reports of a node with a Redis user of its own, until the leader moves them to the inbox."""
+        return f"{self.prefix}:reports:{node}"
+
+    @property
+    def reporting_nodes(self) -> str:
+        """Set: nodes that have a stream of reports."""
+        return f"{self.prefix}:reporting-nodes"
+
+    @property
+    def node_access(self) -> str:
+        """Hash: node → whether it may take part, with the hash of its password (`contract.node_access`)."""
+        return f"{self.prefix}:node-access"
+
+    @property
+    def node_access_done(self) -> str:
+        """Hash: node → what its Redis user was made after (`scheduler.runtime.node_access`)."""
+        return f"{self.prefix}:node-access-done"
+
+    @property
+    def revoked_nodes(self) -> str:
+        """Set: nodes whose reports pass no more."""
+        return f"{self.prefix}:revoked-nodes"
+
+    @property
+    def access_keeper(self) -> str:
+        """Name of the process that makes users of nodes; expires without renewal."""
+        return f"{self.prefix}:access-keeper"
 
     def alive(self, node: str) -> str:
         """Incarnation of a live node worker; expires."""

@@ -12,14 +12,17 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from domain.allocation import Allocation
 from domain.apis import Feedback
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Degradation, QuotaUse
-from domain.operators import Operator
+
+if TYPE_CHECKING:
+    # It loads numpy, which takes 15 MB and a twentieth of a second of every process; only the loop computes.
+    from domain.operators import Operator
 
 
 class Ledger(Protocol):
@@ -55,6 +58,18 @@ class Ledger(Protocol):
 
     def resize_capacity(self, inventory: ResourceInventory) -> None:
         """Apply a changed inventory; holders keep their allocations."""
+
+
+def unobserved() -> None:
+    """Do nothing: no order depends on the ledger (`ObservedLedger`)."""
+
+
+@runtime_checkable
+class ObservedLedger(Ledger, Protocol):
+    """A ledger that calls back after a change, so that nodes are kept in the order of their load."""
+
+    #: Called after each change of `free` or `capacity`.
+    changed: Callable[[], None]
 
 
 @runtime_checkable

@@ -348,7 +348,8 @@ def _of_size(state: State, live: LiveAction) -> UnblockHint | None:
     assert live.queue is not None
     key = live.queue
     nodes = [state.supply.nodes[key.node]] if key.node else state.supply.nodes_of(key.pool)
-    names = [node.name for node in nodes if state.supply.usable(node)]
+    takes = state.supply.usable if key.node is None else state.supply.continues
+    names = [node.name for node in nodes if takes(node)]
     asked = [(name, amount, [name]) for name, amount in key.needs.in_cluster]
     on_node = dict(key.needs.on_node)
     if key.memory_bytes:

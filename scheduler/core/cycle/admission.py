@@ -29,7 +29,7 @@ Cost: O(queues + admitted · log queues) per cycle, however long the queues are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
 import msgspec
@@ -175,7 +175,7 @@ class Cycle:
             return False
         if queue.lone is not None and self._still_short(queue, queue.lone, live):
             return False
-        nodes = usable_nodes(state, key, live) if key.needs.wants_node else []
+        nodes: Iterable[LiveNode] = usable_nodes(state, key, live) if key.needs.wants_node else ()
         if key.needs.wants_node and not nodes:
             queue.reason = why_no_node(state, key)
             return False
@@ -243,7 +243,7 @@ class Cycle:
 
     # Phases 2 and 3: a place, and a grant or a candidate
 
-    def _grant(self, queue: WaitQueue, live: LiveAction, nodes: list[LiveNode]) -> bool:
+    def _grant(self, queue: WaitQueue, live: LiveAction, nodes: Iterable[LiveNode]) -> bool:
         """Grant ``live`` on the first node where it fits, in a pool whose policy does not arrange."""
         if not queue.key.needs.wants_node:
             grant(self._state, live, None, self._decisions)
@@ -256,7 +256,7 @@ class Cycle:
                 return True
         return False
 
-    def _offer(self, queue: WaitQueue, live: LiveAction, nodes: list[LiveNode]) -> bool | None:
+    def _offer(self, queue: WaitQueue, live: LiveAction, nodes: Iterable[LiveNode]) -> bool | None:
         """Make ``live`` a candidate in the first place where it fits; None if it fits nowhere.
 
         False: it was evicted before and is still deferred, so it only claims its needs.
@@ -275,7 +275,7 @@ class Cycle:
         queue.reason = WaitReason("deferred", _key_at(live, deferred.node))
         return False
 
-    def _places(self, queue: WaitQueue, nodes: list[LiveNode]) -> Iterator[_Place]:
+    def _places(self, queue: WaitQueue, nodes: Iterable[LiveNode]) -> Iterator[_Place]:
         """Yield where the head of ``queue`` fits, then where it does once malleable actions shrink."""
         state = self._state
         if not queue.key.needs.wants_node:
@@ -321,7 +321,7 @@ class Cycle:
 
     # Phase 5: block and claim
 
-    def _block(self, queue: WaitQueue, live: LiveAction, nodes: list[LiveNode]) -> WaitReason:
+    def _block(self, queue: WaitQueue, live: LiveAction, nodes: Iterable[LiveNode]) -> WaitReason:
         """Let the head of ``queue`` wait, and block and claim where another action's end helps it."""
         supply = self._state.supply
         for need in queue.in_cluster:

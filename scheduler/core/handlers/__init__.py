@@ -57,6 +57,8 @@ HANDLERS: Final[dict[type, Handler]] = {
     events.NodeJoined: nodes.joined,
     events.NodeLost: nodes.lost,
     events.NodeReturned: nodes.returned,
+    events.NodeFenced: nodes.fenced,
+    events.NodeRevoked: node_removal.revoked,
     events.NodeRefuses: nodes.refuses,
     events.NodeForgetAsked: node_removal.asked,
     events.ConfigApplied: configuration.applied,

@@ -1,4 +1,4 @@
-"""Removal of a node that does not return.
+"""Removal of a node that does not return, or may not.
 
 Rules
 1. Only a silent node without work is removed: no action holds units there, and no open trajectory has
@@ -9,15 +9,17 @@ Rules
 3. If the node is alive after all, it receives `Forget` after all earlier commands: it runs none of them,
    removes those environments, and joins under another identity, as a new node. A worker that joins
    meanwhile under the old identity is refused.
+4. A revoked node is removed at once, whether it lives or not. What hangs on it ends as on a node that returned without its state,
+   leases as well: the machine is trusted with nothing more. If it is admitted again, it removes what it kept, as above.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from domain.decisions import Decision, Forget, Refuse
-from domain.events import NodeForgetAsked
-from scheduler.core.handlers.nodes import forgotten_mark
+from domain.decisions import Decision, Forget, Refuse, RemoveEnvironment
+from domain.events import NodeForgetAsked, NodeRevoked
+from scheduler.core.handlers.nodes import forgotten_mark, lose_everything
 from scheduler.core.state.completion import add_tombstone, drop_trajectory
 from scheduler.core.state.lifecycle import refresh_needs, release_orphan
 from scheduler.core.state.live import LiveNode
@@ -46,6 +48,22 @@ def asked(state: State, event: NodeForgetAsked, decisions: list[Decision]) -> No
             return
         refusal = why_not
     decisions.append(Refuse(event.request_id, event.reply_to, *refusal))
+
+
+def revoked(state: State, event: NodeRevoked, decisions: list[Decision]) -> None:
+    """End what hangs on a node, and remove it (rule 4). Nothing changes where it is gone."""
+    node = state.supply.nodes.get(event.node)
+    if node is None:
+        return
+    why = f"node {node.name} was revoked"
+    decisions.extend(
+        RemoveEnvironment(each.key, node.name, why)
+        for each in state.trajectories.values()
+        if each.node == node.name and not each.removing
+    )
+    lose_everything(state, node, why, decisions)
+    _forget(state, node)
+    decisions.append(Forget(node.name, node.inventory.identity))
 
 
 def _why_not(state: State, node: LiveNode) -> _Refusal | None:

@@ -7,6 +7,8 @@ new actions before it has: a restarted worker may still read the order to run on
 without its state never reads those orders. A lease is held by its trainer, so the silence of a node
 does not end it.
 
+Where an engine placed a node and says that all its processes have ended, what hangs on the lost node ends at once.
+
 A node that lacks disk space refuses new work, and says when it takes work again. What runs there goes on.
 
 After `Config.death_of` its pool the node is dead: the trajectories with environments there end as lost.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 from domain.action import Kind, Outcome
 from domain.decisions import Abort, Decision, Forget
-from domain.events import NodeJoined, NodeLost, NodeRefuses, NodeReturned
+from domain.events import NodeFenced, NodeJoined, NodeLost, NodeRefuses, NodeReturned
 from domain.ids import ActionId, node_resource
 from scheduler.core.handlers.trajectories import abandon_environment, lose_environment
 from scheduler.core.state.completion import finish
@@ -40,7 +42,7 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
     else:
         before, node.inventory = node.inventory, inventory
         if before.identity != inventory.identity:
-            _lose_everything(state, node, "the node returned without its state", decisions)
+            lose_everything(state, node, "the node returned without its state", decisions)
     node.refuses = ""
     state.supply.update_node(inventory, state.config.resources)
     refresh_needs(state)
@@ -95,6 +97,15 @@ def returned(state: State, event: NodeReturned, decisions: list[Decision]) -> No
     _resume(state, node, decisions)
 
 
+def fenced(state: State, event: NodeFenced, decisions: list[Decision]) -> None:
+    """End what hangs on a lost node whose processes have ended; a later start of the node is not meant."""
+    node = state.supply.nodes.get(event.node)
+    if node is None or node.inventory.incarnation != event.incarnation or node.lost_at is None:
+        return
+    # Its folder may be found again: then it removes the environments, as a dead node that returns.
+    _give_up(state, node, f"node {node.name} was ended by the engine that placed it", decisions)
+
+
 def refuses(state: State, event: NodeRefuses, decisions: list[Decision]) -> None:
     """Stop grants on a node that refuses new work, or resume them."""
     node = state.supply.nodes.get(event.node)
@@ -110,11 +121,7 @@ def refuses(state: State, event: NodeRefuses, decisions: list[Decision]) -> None
 
 def grace_over(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """Finish or requeue the actions of a node whose grace period is over."""
-    for action_id in sorted(state.supply.on_node.get(node.name, ())):
-        if state.actions[action_id].action.kind is not Kind.LEASE:
-            _abandon_action(
-                state, action_id, f"node {node.name} fell silent", decisions, ended=False
-            )
+    _give_up_actions(state, node, f"node {node.name} fell silent", decisions)
 
 
 def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
@@ -122,6 +129,24 @@ def dead(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     grace_over(state, node, decisions)
     silent = state.config.death_of(node.inventory.pool)
     why = f"node {node.name} is dead: silent for {silent:g} s"
+    _give_up_trajectories(state, node, why, decisions)
+
+
+def _give_up(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
+    _give_up_actions(state, node, why, decisions)
+    _give_up_trajectories(state, node, why, decisions)
+
+
+def _give_up_actions(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
+    """Finish or requeue all that its trainer does not hold."""
+    for action_id in sorted(state.supply.on_node.get(node.name, ())):
+        if state.actions[action_id].action.kind is not Kind.LEASE:
+            _abandon_action(state, action_id, why, decisions, ended=False)
+
+
+def _give_up_trajectories(
+    state: State, node: LiveNode, why: str, decisions: list[Decision]
+) -> None:
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
         abandon_environment(state, trajectory, why, decisions)
 
@@ -136,7 +161,7 @@ def _abandon_action(
         finish(state, live, Outcome.UNKNOWN, decisions, detail=why, ended=ended)
 
 
-def _lose_everything(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
+def lose_everything(state: State, node: LiveNode, why: str, decisions: list[Decision]) -> None:
     """End all actions and environments of a node's former state."""
     for holder in list(node.orphans):
         release_orphan(state, node.name, holder)

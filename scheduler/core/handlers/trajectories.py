@@ -253,15 +253,16 @@ def _reachable(state: State, node: str) -> bool:
 def _place(state: State, trajectory: LiveTrajectory) -> bool:
     """Bind a trajectory to the least loaded node, unless a waiting action needs memory; return if bound."""
     memory = trajectory.memory_bytes
-    fitting = [
+    fitting = (
         node.name
-        for node in state.supply.nodes_of(trajectory.pool)
+        for node in state.supply.least_loaded(trajectory.pool)
         if state.supply.usable(node)
         and (not memory or _has_room(state, node_resource("memory", node.name), memory))
-    ]
-    if not fitting or (memory and memory_awaited(state, trajectory.pool)):
+    )
+    name = next(fitting, None)
+    if name is None or (memory and memory_awaited(state, trajectory.pool)):
         return False
-    bind(state, trajectory, min(fitting, key=lambda name: state.supply.load(name)))
+    bind(state, trajectory, name)
     _requeue(state, trajectory)
     return True
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from domain.operators import Operator
 from domain.resources import MILLI
 from scheduler.core.policies.choices import Choices
 from scheduler.core.policies.profile import Profile
+
+if TYPE_CHECKING:  # numpy, which a web process never needs
+    from domain.operators import Operator
 
 
 @dataclass(slots=True)

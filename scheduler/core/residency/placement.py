@@ -21,19 +21,17 @@ _FAILED: Final = 3
 def places(
     state: State, key: QueueKey, nodes: list[LiveNode], live: LiveAction | None
 ) -> list[LiveNode]:
-    """Return those of ``nodes`` that have the memory ``key`` needs, best first, then least loaded.
+    """Return those of ``nodes`` that have the memory ``key`` needs, best first, then least loaded, as they come.
 
     ``live`` is the head of the queue: a call prefers the node where it ends soonest.
     """
-    needs, load = key.needs, state.supply.load
+    needs = key.needs
     if needs.unit_memory_bytes:
         nodes = [node for node in nodes if _has_memory(node, needs.unit_memory_bytes)]
-    if len(nodes) < 2:
+    if len(nodes) < 2 or not needs.resident:
         return nodes
-    if not needs.resident:
-        return sorted(nodes, key=lambda node: load(node.name))
     preferred = _preferences(state, nodes, needs, live)
-    return sorted(nodes, key=lambda node: (preferred[node.name], load(node.name)))
+    return sorted(nodes, key=lambda node: preferred[node.name])
 
 
 def _preferences(

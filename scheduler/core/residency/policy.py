@@ -6,7 +6,7 @@ takes time. All of that is decided behind `ResidencyPolicy`; the other modules o
 amounts and places.
 
 Rules
-1. Questions (`rank`, `seat`, `halted`, `held_back`, `places`, `choices`) change nothing.
+1. Questions (`rank`, `seat`, `halted`, `held_back`, `chooses_places`, `places`, `choices`) change nothing.
 2. A policy reorders and delays; it never grants units that do not fit, and a delay ends without
    an event from outside.
 3. What it remembers is `ResidencyMemory`, and what its ledgers remember: both are in the snapshot.
@@ -115,14 +115,18 @@ class ResidencyPolicy:
         """Return why the head of ``queue`` waits although units are free, without blocking others."""
         return None
 
+    def chooses_places(self, key: QueueKey) -> bool:
+        """Return whether `places` says where actions of the queue ``key`` run; else on the least loaded node."""
+        return False
+
     def places(
         self, key: QueueKey, nodes: list[LiveNode], live: LiveAction | None
     ) -> list[LiveNode]:
         """Return those of ``nodes`` on which actions of the queue ``key`` may run, best first.
 
-        ``live`` is its head, where the place depends on it.
+        ``nodes`` come least loaded first; ``live`` is its head, where the place depends on it.
         """
-        return sorted(nodes, key=lambda node: self.supply.load(node.name))
+        return nodes
 
     def scan_again(self) -> bool:
         """Return whether grants since the last call may let more actions of the same cycle start."""

@@ -92,6 +92,9 @@ class ResidencyByKind(ResidencyPolicy):
     def held_back(self, queue: WaitQueue) -> WaitReason | None:
         return self._of(queue.key.needs.key).held_back(queue)
 
+    def chooses_places(self, key: QueueKey) -> bool:
+        return self._of(key.needs.key).chooses_places(key)
+
     def places(
         self, key: QueueKey, nodes: list[LiveNode], live: LiveAction | None
     ) -> list[LiveNode]:

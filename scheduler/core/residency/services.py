@@ -128,6 +128,10 @@ class ServiceResidency(ResidencyPolicy):
             return WaitReason("kept_away", queue.key.needs.resident)
         return None
 
+    def chooses_places(self, key: QueueKey) -> bool:
+        """Return whether the queue calls a service, or needs GPUs with enough memory."""
+        return bool(key.needs.resident or key.needs.unit_memory_bytes)
+
     def places(
         self, key: QueueKey, nodes: list[LiveNode], live: LiveAction | None
     ) -> list[LiveNode]:

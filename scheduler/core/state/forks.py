@@ -52,7 +52,7 @@ def why_not(state: State, source: LiveTrajectory, children: tuple[str, ...]) -> 
         if key in state.trajectories or key in state.tombstones:
             return "conflict", f"a trajectory {name!r} exists already or has ended lately"
     node = state.supply.nodes[source.node]
-    if not state.supply.usable(node):
+    if not state.supply.continues(node):
         return "busy", f"node {node.name}, which has the environment, takes no new ones now"
     if not node.inventory.forks:
         return "conflict", (

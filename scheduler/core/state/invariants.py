@@ -30,6 +30,7 @@ def check(state: State) -> None:
         *_ledgers_agree(state),
         *_states_agree(state),
         *_resizable_agree(state),
+        *_nodes_are_in_order(state),
         *_queues_agree(state),
         *_trajectories_agree(state),
         *_deadlines_are_set(state),
@@ -63,6 +64,15 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
             resource = node_resource("memory", trajectory.node)
             held[resource][trajectory.holder] = trajectory.memory_bytes
     return held
+
+
+def _nodes_are_in_order(state: State) -> Iterator[str]:
+    """The kept order of nodes is that of their loads."""
+    for pool in {node.inventory.pool for node in state.supply.nodes.values()}:
+        names = [node.name for node in state.supply.nodes_of(pool)]
+        kept = [node.name for node in state.supply.least_loaded(pool)]
+        if kept != sorted(names, key=state.supply.load):
+            yield f"nodes of {pool} are kept in the order {kept}"
 
 
 def _ledgers_agree(state: State) -> Iterator[str]:

@@ -172,6 +172,7 @@ class State:
         """Put ``config`` in force, and drop what was decided under the former one."""
         self.config = config if not self.backends else _with_pools(config, self.backends)
         self.supply.drained, self.supply.pools = config.drained_nodes, config.pools
+        self.supply.finishing = config.finishing_nodes
         self.capacity_changed()
 
     def inventory_of(self, resource: ResourceId) -> ResourceInventory:
@@ -220,6 +221,7 @@ def new_state(make_ledger: MakeLedger, config: Config) -> State:
     """Return a state without nodes, with the ledgers of the cluster-wide resources of ``config``."""
     state = State(Supply(make_ledger), config)
     state.supply.drained, state.supply.pools = config.drained_nodes, config.pools
+    state.supply.finishing = config.finishing_nodes
     for name in config.resources:
         state.supply.open_ledger(ResourceId(name), config.inventory(name))
     return state

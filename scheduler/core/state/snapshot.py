@@ -137,6 +137,8 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     state.steering.tasks = snapshot.steering
     state.steering.pools, state.tombstones = snapshot.task_pools, snapshot.tombstones
     state.supply.nodes = {node.name: node for node in snapshot.nodes}
+    for name in state.supply.nodes:
+        state.supply.order.touch(name)
     state.trajectories = {t.key: t for t in snapshot.trajectories}
     _restore_backends(state, snapshot)
     _restore_fleets(state, snapshot)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from domain.confinement import can_sandbox
 from domain.ids import ActionId, ResourceId, node_resource
 from domain.inventory import NodeInventory, PoolConfig, ResourceInventory
-from domain.ports import HostingLedger, Ledger, LocalLedger, PacedLedger, SeatLedger, SharingLedger
+from domain.ports import (
+    HostingLedger,
+    Ledger,
+    LocalLedger,
+    ObservedLedger,
+    PacedLedger,
+    SeatLedger,
+    SharingLedger,
+)
 from scheduler.core.state.live import READY, LiveAction, LiveNode
+from scheduler.core.state.node_order import KINDS, Load, NodeOrder
 
 MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
 
@@ -21,6 +31,8 @@ class Supply:
     make_ledger: MakeLedger
     #: Names of nodes that take no new actions by configuration.
     drained: Collection[str] = ()
+    #: Those of them whose open trajectories continue.
+    finishing: Collection[str] = ()
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
     nodes: dict[str, LiveNode] = field(default_factory=dict)
     ledgers: dict[ResourceId, Ledger] = field(default_factory=dict)
@@ -38,23 +50,34 @@ class Supply:
     on_node: dict[str, set[ActionId]] = field(default_factory=dict)
     #: Those of them that may be resized while they run, by their key resource.
     resizable: dict[ResourceId, dict[ActionId, LiveAction]] = field(default_factory=dict)
+    #: Nodes of each pool by load; a change of `nodes` touches them there.
+    order: NodeOrder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.order = NodeOrder(self.load)
 
     def nodes_of(self, pool: str) -> list[LiveNode]:
         """Return the nodes of ``pool``, whatever their state."""
         return [node for node in self.nodes.values() if node.inventory.pool == pool]
 
+    def least_loaded(self, pool: str) -> list[LiveNode]:
+        """Return the nodes of ``pool``, whatever their state, sorted by `load`."""
+        return self.order.of(pool, self.nodes)
+
     def usable(self, node: LiveNode) -> bool:
-        """Return whether ``node`` takes new actions.
+        """Return whether ``node`` takes actions of any trajectory.
 
         A node with orphans does not: they may still run in environments that new actions would use.
         """
-        return (
-            node.state is READY
-            and not node.orphans
-            and not node.refuses
-            and node.inventory.name not in self.drained
-            and self.confines(node)
-        )
+        return node.inventory.name not in self.drained and self._runs(node)
+
+    def continues(self, node: LiveNode) -> bool:
+        """Return whether ``node`` takes actions of the trajectories that have their environment there."""
+        name = node.inventory.name
+        return (name not in self.drained or name in self.finishing) and self._runs(node)
+
+    def _runs(self, node: LiveNode) -> bool:
+        return node.state is READY and not node.orphans and not node.refuses and self.confines(node)
 
     def confines(self, node: LiveNode) -> bool:
         """Return whether ``node`` can run commands as its pool requires."""
@@ -63,7 +86,7 @@ class Supply:
         pool = self.pools.get(node.inventory.pool)
         return pool is None or not pool.needs_sandbox
 
-    def load(self, node: str) -> tuple[float, float, str]:
+    def load(self, node: str) -> Load:
         """Return the sort key of nodes: least memory held, then most free cores, then the name."""
         return (self._held_share("memory", node), self._held_share("cpu", node), node)
 
@@ -84,6 +107,14 @@ class Supply:
         if isinstance(ledger, HostingLedger):
             self.resident[resource] = ledger
         self._classify(resource)
+        kind, _, node = resource.partition(":")
+        if kind in KINDS:
+            if isinstance(ledger, ObservedLedger):
+                ledger.changed = partial(self.order.touch, node)
+                self.order.unobserved.discard(node)
+            else:
+                self.order.unobserved.add(node)
+            self.order.touch(node)
 
     def set_inventory(self, resource: ResourceId, have: ResourceInventory) -> None:
         """Give ``resource`` the capacity in ``have``; its ledger is created if there is none."""
@@ -100,6 +131,7 @@ class Supply:
                 self.set_inventory(resource, ResourceInventory(0))
         for kind, have in inventory.resources.items():
             self.set_inventory(node_resource(kind, inventory.name), have)
+        self.order.touch(inventory.name)
 
     def resources_of(self, node: str, in_cluster: Collection[str]) -> list[ResourceId]:
         """Return the resources that ``node`` has, or had before it joined with fewer.
@@ -119,6 +151,7 @@ class Supply:
             self.close_ledger(resource)
         self.on_node.pop(name, None)
         del self.nodes[name]
+        self.order.touch(name)
         return gone
 
     def close_ledger(self, resource: ResourceId) -> None:

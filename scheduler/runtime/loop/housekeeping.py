@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 from typing import cast
 
 import msgspec
 import redis
 
+from contract.machine_facts import ClockDifference, clock_difference
 from domain.decisions import Forget
 from domain.events import Event, NodeLost, NodeReturned
 from domain.redis_keys import Keys
 from domain.redis_servers import judge
 from domain.rollout_events import RolloutWorkerLost
 from scheduler.core.state import snapshot
+from scheduler.core.state.live import LiveNode
+from scheduler.core.state.rollouts import LiveRolloutWorker
 from scheduler.runtime.capacity import capacity_of
 from scheduler.runtime.liveness import show_life
 from scheduler.runtime.loop.inbox import Inbox
@@ -30,6 +33,10 @@ from scheduler.runtime.redis.journal import Journal
 log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 0.5
+#: Between two signs of life while no message arrives.
+IDLE_LIFE_SECONDS = 2.0
+#: Between two comparisons of the clock with that of Redis.
+CLOCK_SECONDS = 12.0
 #: A rollout worker is lost when its sign of life is missing for so long: Redis may have been away until just now.
 SILENT_SECONDS = 1.2
 #: Period of the check of Redis' settings.
@@ -91,6 +98,9 @@ class Housekeeping:
         self._snapshot_seconds = 0.0
         self._durability_at = 0.0
         self._redis_risks = ""
+        #: Place of the inbox in the last sign of life, and when the next one is due at the latest.
+        self._shown_id, self._life_due_at = "", 0.0
+        self._clock, self._clock_due_at = ClockDifference(0.0), 0.0
         #: Rollout worker → when it was first seen without a sign of life.
         self._silent: dict[str, float] = {}
 
@@ -102,10 +112,11 @@ class Housekeeping:
         self._leadership.renew()
         self._trim_inbox()
         self._check_durability()
-        self.show_life()
+        if self._inbox.settled_id != self._shown_id or monotonic() >= self._life_due_at:
+            self.show_life()
         if self._needs_snapshot():
             self.snapshot()
-        return [*self._node_events(), *self._rollout_worker_events()]
+        return self._lost_and_returned()
 
     def _needs_snapshot(self) -> bool:
         """Whether the next leader would have to replay so much that it takes over late."""
@@ -133,29 +144,24 @@ class Housekeeping:
             self._trimmed = self._inbox.settled_id
             self._client.xtrim(self._keys.inbox, minid=self._trimmed, approximate=False)
 
-    def _node_events(self) -> list[Event]:
-        nodes = list(self._term.machine.state.supply.nodes.values())
-        if not nodes:
+    def _lost_and_returned(self) -> list[Event]:
+        """Return what the signs of life of nodes and of rollout workers tell."""
+        state, keys = self._term.machine.state, self._keys
+        nodes, workers = list(state.supply.nodes.values()), list(state.rollouts.workers.values())
+        if not nodes and not workers:
             return []
-        alive_keys = [self._keys.alive(node.name) for node in nodes]
-        answers = cast("list[bytes | None]", self._client.mget(alive_keys))
-        events: list[Event] = []
-        for node, alive in zip(nodes, answers, strict=True):
-            incarnation = node.inventory.incarnation
-            is_alive = alive is not None and int(alive) == incarnation
-            if is_alive and node.lost_at is not None:
-                events.append(NodeReturned(node=node.name, incarnation=incarnation))
-            elif not is_alive and node.lost_at is None:
-                events.append(NodeLost(node=node.name, incarnation=incarnation))
-        return events
-
-    def _rollout_worker_events(self) -> list[Event]:
-        """Return the loss of rollout workers that showed no life for a while, with Redis answering."""
-        workers = list(self._term.machine.state.rollouts.workers.values())
-        if not workers:
-            return []
-        names = [self._keys.rollout_worker_alive(worker.name) for worker in workers]
+        names = [
+            *(keys.alive(node.name) for node in nodes),
+            *(keys.rollout_worker_alive(worker.name) for worker in workers),
+        ]
         answers = cast("list[bytes | None]", self._client.mget(names))
+        of_nodes, of_workers = answers[: len(nodes)], answers[len(nodes) :]
+        return [*_node_events(nodes, of_nodes), *self._worker_events(workers, of_workers)]
+
+    def _worker_events(
+        self, workers: Sequence[LiveRolloutWorker], answers: Sequence[bytes | None]
+    ) -> list[Event]:
+        """Return the loss of rollout workers that showed no life for a while, with Redis answering."""
         silent, self._silent = self._silent, {}
         events: list[Event] = []
         for worker, alive in zip(workers, answers, strict=True):
@@ -203,6 +209,12 @@ class Housekeeping:
 
     def show_life(self) -> None:
         """Store a sign of life of this loop as leader, with its statistics."""
+        self._shown_id, self._life_due_at = self._inbox.settled_id, monotonic() + IDLE_LIFE_SECONDS
+        if monotonic() >= self._clock_due_at:
+            before = time()
+            there = self._client.time()
+            self._clock = clock_difference(before, time(), there)
+            self._clock_due_at = monotonic() + CLOCK_SECONDS
         show_life(
             self._client,
             self._keys,
@@ -216,4 +228,18 @@ class Housekeeping:
             pass_counts=self._stats.pass_counts,
             pass_sum=self._stats.pass_sum_seconds,
             redis_risks=self._redis_risks,
+            clock=(self._clock.seconds, self._clock.within_seconds),
+            refused_reports=self._stats.refused_reports,
         )
+
+
+def _node_events(nodes: Sequence[LiveNode], answers: Sequence[bytes | None]) -> list[Event]:
+    events: list[Event] = []
+    for node, alive in zip(nodes, answers, strict=True):
+        incarnation = node.inventory.incarnation
+        is_alive = alive is not None and int(alive) == incarnation
+        if is_alive and node.lost_at is not None:
+            events.append(NodeReturned(node=node.name, incarnation=incarnation))
+        elif not is_alive and node.lost_at is None:
+            events.append(NodeLost(node=node.name, incarnation=incarnation))
+    return events

@@ -11,6 +11,9 @@ A message that cannot be read (damaged, or of another version) is set aside; the
 Queries about the whole system have a stream of their own (`Keys.questions`), read in the same command: their answers
 need no place among the messages, and a hundred thousand submissions must not delay them. They see what arrived
 before them, unless the inbox is longer than one read.
+
+Redis is asked once, and answers when there is a message; meanwhile nodes of this machine may report (`local_nodes`). Their
+messages have no place in the inbox: a node sends again what is not in the journal when the connection ends.
 """
 
 from __future__ import annotations
@@ -26,16 +29,28 @@ from domain.codec import InboxPart, decode_command
 from domain.dead_letters import INBOX, dead_letter
 from domain.events import ActionSubmitted, Command, Question
 from domain.redis_keys import Keys
+from scheduler.runtime.local_nodes.leader_side import LocalNodes
 from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.redis.connection import Entries, RedisConnection, read_streams
+from scheduler.runtime.redis.connection import (
+    Entries,
+    RedisConnection,
+    answered_streams,
+    ask_streams,
+)
 from scheduler.runtime.redis.journal import START, id_parts
 
 log = logging.getLogger(__name__)
 
 #: Inbox entries taken per pass; each may hold many messages.
 BATCH_ENTRIES = 256
-#: Messages taken per pass, in about: a query waits for the pass that is under way.
+#: Messages asked for per pass, in about: a query waits for the pass that is under way.
 BATCH_MESSAGES = 512
+#: Messages taken per pass at most: entries may be larger than those before. The rest is read once more.
+MOST_MESSAGES = 2 * BATCH_MESSAGES
+#: Messages of an entry, as a new leader expects them.
+UNKNOWN_MESSAGES = 64.0
+#: After a read of so many entries at most, the next one is asked for ahead.
+FEW_ENTRIES = 2
 #: A new leader answers queries that are not older than this, in milliseconds: their callers still wait.
 LATE_QUESTION_MS = 5000
 
@@ -51,8 +66,11 @@ class InboxMessage(NamedTuple):
 class Inbox:
     """Reads the inbox for one loop; each term starts with `begin`."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, leadership: Leadership) -> None:
+    def __init__(
+        self, client: redis.Redis, keys: Keys, leadership: Leadership, nodes: LocalNodes
+    ) -> None:
         self._client = client
+        self._nodes = nodes
         self._connection = RedisConnection(client)
         self._stream, self._questions = keys.inbox, keys.questions
         self._leadership = leadership
@@ -60,16 +78,20 @@ class Inbox:
 
     def begin(self, after: str, part: InboxPart | None = None) -> None:
         """Continue behind ``after`` and ``part`` of the next entry: so much is settled."""
+        self.close()
+        self._may_ask_ahead = False
         self.read_id = self.settled_id = after
         self.read_part = self.settled_part = part
         #: Messages of the last `read`, when it was limited.
         self.handed: list[InboxMessage] = []
+        #: Whether messages wait outside: they were accepted before the inbox is empty, and are read later.
+        self.waits_outside = False
         #: Time of the last `read` that emptied the inbox; None before the first.
         self._drained_at: float | None = None
         #: The last entry of the queries that was read; empty before the first `read`.
         self._question_id = ""
-        #: Messages of an entry, in the mean of the last `read`.
-        self._messages_of_entry = 1.0
+        #: Messages of an entry, in the mean of the last `read`; what was more before counts for a while.
+        self._messages_of_entry = UNKNOWN_MESSAGES
 
     def settle(self) -> None:
         """Record that all messages that were read are in the journal, or are answered."""
@@ -77,6 +99,8 @@ class Inbox:
 
     def close(self) -> None:
         """Close the connection; the next `read` opens another one."""
+        #: Entries that Redis was asked for, while it has not answered.
+        self._asked_for: int | None = None
         self._connection.close()
 
     def read(self, wait_seconds: float, limit: int | None = None) -> list[Command]:
@@ -84,17 +108,15 @@ class Inbox:
 
         Raises Fenced and redis.RedisError.
         """
-        count = max(1, min(BATCH_ENTRIES, int(BATCH_MESSAGES / self._messages_of_entry)))
-        if limit is not None:
-            count = min(limit, count)
-        entries, questions = self._entries(count, wait_seconds)
+        count, entries, questions = self._entries(wait_seconds, limit)
         received_at = time()
         behind: tuple[str, InboxPart | None] = self.read_id, self.read_part
-        if limit is not None or self.read_part is not None:
-            entries, behind = self._cut(entries, limit)
+        many = sum(len(fields) for _, fields in entries) > MOST_MESSAGES
+        if limit is not None or self.read_part is not None or many:
+            entries, behind = self._cut(entries, MOST_MESSAGES if limit is None else limit)
         elif entries:
             behind = entries[-1][0], None
-        commands: list[Command] = []
+        commands = self._reported()
         longest_lag = self._longest_lag()
         for stream_id, fields in entries:
             for place, message in fields.items():
@@ -105,22 +127,57 @@ class Inbox:
                 if command is not None:
                     commands.append(command)
         self.read_id, self.read_part = behind
-        if limit is None and len(entries) < count:
+        self._may_ask_ahead = limit is None and len(entries) <= FEW_ENTRIES
+        emptied = len(entries) < count and behind[1] is None and not self.waits_outside
+        if limit is None and emptied:
             self._drained_at = monotonic()
         return commands + self._asked(questions)
 
-    def _entries(self, count: int, wait_seconds: float) -> tuple[Entries, Entries]:
-        """Return the next entries of messages and of queries, as of one moment."""
+    def ask_ahead(self) -> None:
+        """Ask for messages while Redis commits: it is awake. Under load it is asked later, for more at once."""
+        if self._may_ask_ahead and self._asked_for is None:
+            self._ask(None)
+
+    def _reported(self) -> list[Command]:
+        """Return the reports of nodes of this machine; one that cannot be read comes again by the inbox."""
+        commands: list[Command] = []
+        for message in self._nodes.reports():
+            try:
+                commands.append(decode_command(message))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                log.error("a report of a node of this machine cannot be read: %s", error)
+                self._nodes.close()
+                break
+        return commands
+
+    def _entries(self, wait_seconds: float, limit: int | None) -> tuple[int, Entries, Entries]:
+        """Return the next entries of messages and of queries, as of one moment; and how many were asked for."""
+        count = self._asked_for
+        if count is None:
+            count = self._ask(limit)
+        if not self._nodes.wait(self._connection.fileno(), wait_seconds):
+            return count, [], []
+        self._asked_for = None
+        found = answered_streams(self._connection)
+        entries, questions = found.get(self._stream, []), found.get(self._questions, [])
+        if entries:
+            mean = sum(len(fields) for _, fields in entries) / len(entries)
+            self._messages_of_entry = max(mean, self._messages_of_entry / 2)
+        if questions:
+            self._question_id = questions[-1][0]
+        return count, entries, questions
+
+    def _ask(self, limit: int | None) -> int:
+        """Ask for entries; return for how many."""
+        count = max(1, min(BATCH_ENTRIES, int(BATCH_MESSAGES / self._messages_of_entry)))
+        if limit is not None:
+            count = min(limit, count)
         if not self._question_id:
             self._question_id = self._first_question()
         after = {self._stream: self.read_id, self._questions: self._question_id}
-        found = read_streams(self._connection, after, count, wait_seconds)
-        entries, questions = found.get(self._stream, []), found.get(self._questions, [])
-        if entries:
-            self._messages_of_entry = sum(len(fields) for _, fields in entries) / len(entries)
-        if questions:
-            self._question_id = questions[-1][0]
-        return entries, questions
+        ask_streams(self._connection, after, count)
+        self._asked_for = count
+        return count
 
     def _first_question(self) -> str:
         """Return the id behind which callers may still wait for their answers."""
@@ -147,23 +204,21 @@ class Inbox:
                     log.error("%s is not a query and is left out", type(command).__name__)
         return asked
 
-    def _cut(
-        self, entries: Entries, limit: int | None
-    ) -> tuple[Entries, tuple[str, InboxPart | None]]:
+    def _cut(self, entries: Entries, limit: int) -> tuple[Entries, tuple[str, InboxPart | None]]:
         """Return the messages of ``entries`` within ``limit``, and the place behind them."""
         self.handed = []
         taken: Entries = []
         before, part = self.read_id, self.read_part
         for stream_id, fields in entries:
             seen = part.messages if part is not None and part.entry_id == stream_id else 0
-            end = len(fields) if limit is None else seen + limit - len(self.handed)
+            end = seen + limit - len(self.handed)
             messages = list(fields.items())[seen:end]
             taken.append((stream_id, dict(messages)))
             self.handed += [InboxMessage(stream_id, place, body) for place, body in messages]
             if end < len(fields):
                 return taken, (before, InboxPart(stream_id, end))
             before, part = stream_id, None
-            if limit is not None and len(self.handed) >= limit:
+            if len(self.handed) >= limit:
                 break
         return taken, (before, part)
 

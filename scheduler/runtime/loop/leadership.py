@@ -73,6 +73,8 @@ class Leadership:
     epoch_won: Callable[[int], None] = lambda _: None
 
     def __post_init__(self) -> None:
+        #: Instant of the newest write, each of which renews the lease.
+        self.renewed_at = float("-inf")
         self._connection = RedisConnection(self.client)
         self._elect = self.client.register_script(ELECT)
         self._renew = self.client.register_script(RENEW)
@@ -109,8 +111,10 @@ class Leadership:
 
     def renew_aside(self) -> None:
         """Renew the lease from another thread than the loop's."""
+        began = monotonic()
         try:
             self._renew(keys=[self.keys.epoch, self.keys.leader], args=self._mine())
+            self.renewed_at = began
         except redis.ResponseError as error:
             raise self._judged(error) from error
 
@@ -123,14 +127,23 @@ class Leadership:
         keys = [self.keys.epoch, self.keys.leader, self.keys.dead_letters]
         self._fenced(self._set_aside, keys, [letter.name, encode_letter(letter)])
 
-    def state_queued(self, args: Sequence[Argument]) -> bool:
-        """State what is queued of some projects (`queue_accounts`); return whether the inbox is empty."""
+    def state_queued(self, args: Sequence[Argument]) -> int:
+        """State what is queued of some projects (`queue_accounts`); return what `STATE_QUEUED` does."""
         loads, inbox = self.keys.project_loads, self.keys.inbox
-        keys = [self.keys.epoch, self.keys.leader, loads, inbox]
-        return bool(self._fenced(self._state_queued, keys, args))
+        keys = [self.keys.epoch, self.keys.leader, loads, inbox, self.keys.arrivals]
+        return int(self._fenced(self._state_queued, keys, args))
 
-    def commit(self, entry: bytes, inbox_id: str, commands: Sequence[tuple[str, bytes]]) -> str:
-        """Write one journal entry and its commands to nodes; return the entry's id."""
+    def commit(
+        self,
+        entry: bytes,
+        inbox_id: str,
+        commands: Sequence[tuple[str, bytes]],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[str]:
+        """Write one journal entry and its commands to nodes; return its id, and that of each command's entry.
+
+        ``meanwhile`` is called while Redis is at it.
+        """
         keys = [
             self.keys.epoch,
             self.keys.leader,
@@ -139,8 +152,7 @@ class Leadership:
             *(stream for stream, _ in commands),
         ]
         args: list[Argument] = [entry, inbox_id, *(body for _, body in commands)]
-        result: bytes = self._fenced(self._commit, keys, args)
-        return result.decode()
+        return _texts(self._fenced(self._commit, keys, args, meanwhile))
 
     def commit_aside(
         self,
@@ -148,7 +160,7 @@ class Leadership:
         inbox_id: str,
         commands: Sequence[tuple[str, bytes]],
         letter: DeadLetter,
-    ) -> str:
+    ) -> list[str]:
         """Commit, and store the message that the entry sets aside."""
         keys = [
             self.keys.epoch,
@@ -160,8 +172,7 @@ class Leadership:
         ]
         kept: list[Argument] = [letter.name, encode_letter(letter)]
         args: list[Argument] = [entry, inbox_id, *kept, *(body for _, body in commands)]
-        result: bytes = self._fenced(self._commit_aside, keys, args)
-        return result.decode()
+        return _texts(self._fenced(self._commit_aside, keys, args))
 
     def resign(self) -> None:
         """Let a standby take over at once."""
@@ -170,9 +181,17 @@ class Leadership:
     def _mine(self) -> list[Argument]:
         return [self.epoch, self.name, int(self.lease_seconds * 1000)]
 
-    def _fenced(self, script: Script, keys: list[str], args: Sequence[Argument]) -> bytes:
+    def _fenced(
+        self,
+        script: Script,
+        keys: list[str],
+        args: Sequence[Argument],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Any:
+        began = monotonic()
         try:
-            done: bytes = self._connection.run(script, keys, [*self._mine(), *args])
+            done = self._connection.run(script, keys, [*self._mine(), *args], meanwhile)
+            self.renewed_at = began
             return done
         except redis.ResponseError as error:
             raise self._judged(error) from error
@@ -183,8 +202,20 @@ class Leadership:
         return error
 
 
+def _texts(ids: list[bytes]) -> list[str]:
+    return [each.decode() for each in ids]
+
+
+#: Shares of a lease: the thread renews it when nothing was written for the first, then again after each second one.
+_UNWRITTEN_SHARE: Final = 0.55
+_RENEWED_SHARE: Final = 0.25
+
+
 class LeaseRenewal:
-    """Renews a lease in a thread while the loop makes progress (a context manager)."""
+    """Renews a lease in a thread while the loop makes progress (a context manager).
+
+    An idle loop renews it by its own housekeeping, and the thread only looks.
+    """
 
     def __init__(
         self, leadership: Leadership, hung_after_seconds: float = HUNG_AFTER_SECONDS
@@ -214,8 +245,13 @@ class LeaseRenewal:
         self._progress_at = monotonic()
 
     def _renew(self) -> None:
-        period = self._leadership.lease_seconds / 4
-        while not self._over.wait(period):
+        lease = self._leadership.lease_seconds
+        pause = _RENEWED_SHARE * lease
+        while not self._over.wait(pause):
+            unwritten = monotonic() - self._leadership.renewed_at
+            pause = max(_UNWRITTEN_SHARE * lease - unwritten, 0.0) or _RENEWED_SHARE * lease
+            if unwritten < _UNWRITTEN_SHARE * lease:
+                continue
             if monotonic() - self._progress_at > self._hung_after_seconds:
                 log.error(
                     "no progress for %.0f s: this loop renews its lease no more, so that another leads",

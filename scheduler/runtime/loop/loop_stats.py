@@ -29,6 +29,8 @@ class LoopStats:
         self.decided_seconds = 0.0
         #: The server of the streams; None before it was asked.
         self.redis: ServerVersion | None = None
+        #: Reports of nodes about other nodes, and other messages that nodes do not send (`report_collector`).
+        self.refused_reports = 0
         self.passes = 0
         self.events = 0
 

@@ -150,6 +150,11 @@ class Caution:
         if hung and not self.doubted:
             self.rehearse_until = now + REHEARSE_SECONDS
 
+    @property
+    def calm(self) -> bool:
+        """Whether no message and no action is under suspicion."""
+        return self.limit is None and not self.in_a_row and not self.poisoned
+
     def rehearses(self, now: float) -> bool:
         """Whether passes are rehearsed now."""
         return now < self.rehearse_until

@@ -19,6 +19,7 @@ from contract.receipts import TrajectoryDetails, TrajectoryReceipt
 from contract.responses import rfc3339
 from contract.status import (
     LearnedDuration,
+    NodeLoad,
     NodeResource,
     NodeStatus,
     PassQuantiles,
@@ -35,6 +36,8 @@ from domain.decisions import Forget, Refuse
 from domain.events import (
     ActionQueried,
     DecisionsQueried,
+    NodeLoadsQueried,
+    PoolDemandsQueried,
     Question,
     QueuesQueried,
     StatusQueried,
@@ -54,6 +57,7 @@ from scheduler.runtime.action_views import live_view
 from scheduler.runtime.loop.fleet_queries import fleets_status
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import LoopStats
+from scheduler.runtime.loop.pool_demands import pool_demands
 from scheduler.runtime.loop.rehearsal import Ending, rehearse_call
 from scheduler.runtime.loop.rollout_queries import rollouts_status
 from scheduler.runtime.loop.selector_queries import selectors_status
@@ -132,6 +136,8 @@ class QueryHandler:
         if isinstance(query, DecisionsQueried):
             decisions = term.machine.decisions(query.limit)
             body = decisions_response(decisions, term.clock.wall_offset())
+        elif isinstance(query, NodeLoadsQueried | PoolDemandsQueried):
+            body = _of_node_groups(term.machine.state, query)
         elif isinstance(query, TrajectoriesQueried):
             body = _listed(term, query)
         elif isinstance(query, RolloutsQueried):
@@ -246,6 +252,29 @@ def system_status(term: Term, leadership: Leadership, stats: LoopStats) -> Syste
         durations=_durations(state),
         redis=_redis(stats.redis),
     )
+
+
+def _of_node_groups(state: State, query: NodeLoadsQueried | PoolDemandsQueried) -> Any:
+    if isinstance(query, NodeLoadsQueried):
+        return node_loads(state)
+    return pool_demands(state, query.pools)
+
+
+def node_loads(state: State) -> dict[str, NodeLoad]:
+    """Return what hangs on each node."""
+    there = Counter(
+        each.node for each in state.trajectories.values() if each.node and not each.removing
+    )
+    return {
+        name: NodeLoad(
+            node.inventory.incarnation,
+            node.lost_at is not None,
+            name in state.config.drained_nodes,
+            len(state.supply.on_node.get(name, ())),
+            there[name],
+        )
+        for name, node in state.supply.nodes.items()
+    }
 
 
 def _redis(server: ServerVersion | None) -> RedisStatus | None:

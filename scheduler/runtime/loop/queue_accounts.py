@@ -4,6 +4,8 @@ Gateways check the limits of a project in the script that appends its submission
 submission to what *arrives*; the leader takes it from there and states what is *queued*, both in one
 write, so that their sum counts each action once. The leader writes at most every `PERIOD_SECONDS`.
 
+The same write lets messages into the inbox that wait outside, because their project has many there (`SUBMIT`).
+
 A leader states the sums of all projects when it takes over. What arrives is set to zero whenever the
 inbox is empty: a message that was set aside, or one of an earlier version, cannot count for ever.
 """
@@ -24,13 +26,16 @@ from scheduler.runtime.redis.connection import Argument
 
 #: A change is written after this time at the latest.
 PERIOD_SECONDS: Final = 0.02
+#: Without a change, accounts are written after this time: a project whose messages could not be read may have others
+#: outside the inbox.
+QUIET_SECONDS: Final = 2.0
 
 
 class QueueStatements(Protocol):
     """Writes what is queued; `Leadership` is one."""
 
-    def state_queued(self, args: Sequence[Argument]) -> bool:
-        """Write the arguments of `STATE_QUEUED` behind those of every write; return whether nothing arrives."""
+    def state_queued(self, args: Sequence[Argument]) -> int:
+        """Write the arguments of `STATE_QUEUED` behind those of every write; return what it does."""
 
 
 class QueueAccounts:
@@ -47,6 +52,9 @@ class QueueAccounts:
         self._handled_bytes: Counter[str] = Counter()
         self._changed: set[str] = set(state.config.projects)
         self._next = 0.0
+        self._at_latest = monotonic() + QUIET_SECONDS
+        #: Whether messages waited outside the inbox at the last write.
+        self.waits_outside = False
         #: The first write of a term replaces what an earlier leader wrote.
         self._fresh = True
         for live in state.actions.values():
@@ -79,17 +87,20 @@ class QueueAccounts:
 
     def write(self, leadership: QueueStatements, inbox_id: str) -> None:
         """Write what has changed, if it is time. ``inbox_id``: up to which the inbox is handled."""
-        if not self._changed or monotonic() < self._next:
+        if monotonic() < (self._next if self._changed else self._at_latest):
             return
         args: list[Argument] = [inbox_id, int(self._fresh)]
         for project in self._changed:
             args += (project, self._actions[project], self._bytes[project])
             args += (self._handled.pop(project, 0), self._handled_bytes.pop(project, 0))
         # Until the inbox is empty, what arrives may be too much: then it is written once more.
-        if leadership.state_queued(args):
+        found = leadership.state_queued(args)
+        if found == 1:
             self._changed.clear()
+        self.waits_outside = found == 2
         self._fresh = False
         self._next = monotonic() + PERIOD_SECONDS
+        self._at_latest = monotonic() + QUIET_SECONDS
 
     def _add(self, action_id: str, project: str, size: int) -> None:
         if action_id not in self._queued:

@@ -18,6 +18,7 @@ import redis
 from domain.codec import InboxPart, JournalEntry
 from domain.decisions import Decision
 from domain.errors import Unreadable
+from domain.events import ConfigApplied
 from domain.inventory import Config
 from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
@@ -62,6 +63,9 @@ def recover(
 ) -> Recovered:
     """Return a machine level with the journal; ``config`` is used at the very first start.
 
+    A journal without a snapshot, of a loop that was killed before it stored one, begins with the configuration of its time:
+    a later one would be in force for entries that were decided before it.
+
     ``progress`` is called after every entry. Raises Unreadable when what is stored cannot be read,
     has a hole, or when the journal's decisions are not the machine's; NoMessageToBlame when the core raises.
     """
@@ -74,6 +78,8 @@ def recover(
         recovered.inbox_part = taken.inbox_part
     with closing(Journal(client, keys)) as journal:
         for stream_id, entry in journal.after(recovered.journal_id):
+            if stored is None and recovered.seq == 0 and isinstance(entry.events[0], ConfigApplied):
+                recovered.machine = Machine(make_ledger, Config())
             _replay(recovered, stream_id, entry)
             progress()
     return recovered

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
 from threading import Event
 from time import monotonic, perf_counter
 from typing import Final, cast
@@ -25,6 +27,7 @@ from domain.events import (
     ConfigApplied,
     NodeForgetAsked,
     NodeJoined,
+    NodeRevoked,
     Question,
     TaskOpened,
     TimeAdvanced,
@@ -37,6 +40,7 @@ from domain.rollout_events import BackendsChanged, RolloutsSubmitted
 from scheduler.core.machine import Machine
 from scheduler.core.state.supply import MakeLedger
 from scheduler.runtime.liveness import LIFE_SECONDS, REFUSING, show_life
+from scheduler.runtime.local_nodes.leader_side import LocalNodes
 from scheduler.runtime.loop import action_log
 from scheduler.runtime.loop.housekeeping import (
     JOURNAL_RETENTION_SECONDS,
@@ -63,20 +67,21 @@ from scheduler.runtime.loop.poison_messages import (
 from scheduler.runtime.loop.query_handler import QueryHandler
 from scheduler.runtime.loop.queue_accounts import QueueAccounts
 from scheduler.runtime.loop.recovery import recover
+from scheduler.runtime.loop.report_collector import ReportCollector
 from scheduler.runtime.loop.term import JournalClock, Term
 from scheduler.runtime.loop.watchdog import HungPass, PassWatch, Unwatched
 
 log = logging.getLogger(__name__)
 
 #: Longest wait of a pass, so that housekeeping is done in time.
-MAX_WAIT_SECONDS = 0.5
+MAX_WAIT_SECONDS = 0.9
 RETRY_SECONDS = 0.2
 #: Period in which a loop that must not lead checks whether it may.
 REFUSED_SECONDS = 1.0
 
 #: Events that may change the capacity.
 _OF_CAPACITY: Final = (
-    NodeJoined, NodeForgetAsked, ConfigApplied, TaskOpened, BackendsChanged, RolloutsSubmitted,
+    NodeJoined, NodeForgetAsked, NodeRevoked, ConfigApplied, TaskOpened, BackendsChanged, RolloutsSubmitted,
     FleetWorkersChanged,
 )  # fmt: skip
 
@@ -101,15 +106,20 @@ class SchedulerLoop:
         consumers: Collection[str] = (),
         watch: PassWatch | None = None,
         redis_package: str = "",
+        socket: Path | None = None,
     ) -> None:
-        """``consumers``: readers of the journal that miss nothing, however late they first start."""
+        """``consumers``: readers of the journal that miss nothing, however late they first start.
+
+        ``socket``: path at which node workers of this machine reach the leader (`local_nodes`).
+        """
         self._client = client
         self._keys = keys
         self._make_ledger = make_ledger
         self._config = config
         self._retention = JournalRetention(journal_seconds, consumers)
         self.leadership = leadership
-        self.inbox = Inbox(client, keys, leadership)
+        self._local_nodes = LocalNodes(socket, keys)
+        self.inbox = Inbox(client, keys, leadership, self._local_nodes)
         self._stood_by_at = float("-inf")
         self._refused: LeadershipRefused | LeadershipPaused | None = None
         self.caution = Caution()
@@ -168,13 +178,15 @@ class SchedulerLoop:
                 show_life(self._client, self._keys, name, REFUSING, why=self._refused.reason)
 
     def _lead(self, stop: Event) -> None:
-        with LeaseRenewal(self.leadership) as renewal:
+        reports = ReportCollector(self._client, self._keys, self.leadership.epoch, self.stats)
+        with LeaseRenewal(self.leadership) as renewal, closing(self._local_nodes), reports:
             self.take_over(renewal.progress)
             while not stop.is_set():
                 renewal.progress()
                 try:
                     self.run_once()
                 except CoreRaised as raised:
+                    self._local_nodes.close()  # the search reads the inbox only
                     self.restart_core(raised, renewal.progress)
             self.housekeeping.snapshot()
         self.leadership.resign()
@@ -233,7 +245,10 @@ class SchedulerLoop:
         """Do one pass. Raises Fenced, CoreRaised or a Redis error: then the machine is unusable."""
         if self.caution.poisoned:
             self._end_poisoned()
+        if self.caution.calm:
+            self._local_nodes.open()
         limit = self.caution.limit
+        self.inbox.waits_outside = self.accounts.waits_outside
         commands = self.inbox.read(self._patience(max_wait_seconds), limit)
         began = perf_counter()
         queries = [command for command in commands if isinstance(command, Question)]
@@ -254,6 +269,7 @@ class SchedulerLoop:
             self._answer(query)
         self.queries.flush()
         self.inbox.settle()
+        self._local_nodes.committed(self.inbox.settled_id)
         self.accounts.write(self.leadership, self.inbox.settled_id)
         if commands:
             self.stats.record_pass(perf_counter() - began, len(events))
@@ -362,10 +378,18 @@ class SchedulerLoop:
         for each in letters[:-1]:
             self.leadership.set_aside(each)
         if not letters:
-            term.journal_id = self.leadership.commit(entry, inbox_id, commands)
+            ahead = self.inbox.ask_ahead
+            term.journal_id, *ids = self.leadership.commit(entry, inbox_id, commands, ahead)
         else:
-            term.journal_id = self.leadership.commit_aside(entry, inbox_id, commands, letters[-1])
+            written = self.leadership.commit_aside(entry, inbox_id, commands, letters[-1])
+            term.journal_id, *ids = written
             self._after_set_aside(poisoned)
+        self._local_nodes.send(
+            [
+                (stream, entry_id, body)
+                for (stream, body), entry_id in zip(commands, ids, strict=True)
+            ]
+        )
         self._after_commit(events, decisions)
 
     def _after_commit(self, events: Iterable[DomainEvent], decisions: Sequence[Decision]) -> None:

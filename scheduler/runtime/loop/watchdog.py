@@ -32,8 +32,10 @@ import msgspec
 
 #: Longest pass of the core.
 PASS_SECONDS: Final = 10.0
-#: Period in which the watchdog looks.
+#: Period in which the watchdog looks at a pass, and in which it looks for one, as a share of the longest pass: one
+#: that begins right after a look is found in time.
 LOOK_SECONDS: Final = 0.25
+_IDLE_SHARE: Final = 0.5
 #: The leader writes its stacks within this time.
 _DUMP_SECONDS: Final = 0.3
 _DUMP_SIGNAL: Final = signal.SIGRTMIN + 5
@@ -134,10 +136,11 @@ def watch(fd: int, pid: int, loop: WatchedLoop) -> None:
     memory = mmap.mmap(fd, _PASS.size)
     ended = select.poll()
     ended.register(os.pidfd_open(pid), select.POLLIN)
-    counted_from = 0.0
-    while not ended.poll(LOOK_SECONDS * 1000):
+    counted_from, pause = 0.0, LOOK_SECONDS
+    while not ended.poll(pause * 1000):
         began, seq = cast("tuple[float, int]", _PASS.unpack_from(memory))
         now = monotonic()
+        pause = max(LOOK_SECONDS, loop.pass_seconds * _IDLE_SHARE) if began == 0.0 else LOOK_SECONDS
         if began == 0.0 or _is_stopped(pid):
             counted_from = now  # the time that it was stopped does not count
         elif now - max(began, counted_from) > loop.pass_seconds:

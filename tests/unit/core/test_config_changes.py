@@ -108,6 +108,32 @@ def test_steps_wait_for_the_drained_node_that_has_their_environment(core):
     assert scenario.why("b").reason == f"node {home}, which holds its environment, is drained"
 
 
+def test_a_finishing_node_continues_its_trajectories_and_takes_no_new_one(core):
+    scenario = core(a_node("n1"), a_node("n2"))
+    scenario.submit(an_action("a", trajectory="t1"))
+    home = scenario.node_of("t1")
+    scenario.finish("a")
+    leaving = frozenset({home})
+    scenario.configure(a_config(drained_nodes=leaving, finishing_nodes=leaving, revision=1))
+
+    scenario.submit(
+        an_action("b", trajectory="t1"), *(an_action(f"c{n}", trajectory=f"u{n}") for n in range(4))
+    )
+
+    assert scenario.node_of("t1") == home
+    assert scenario.state("b") is ActionState.GRANTED
+    assert {scenario.node_of(f"u{n}") for n in range(4)} <= {"n1", "n2", None} - leaving
+
+
+def test_a_finishing_node_alone_makes_new_trajectories_wait(core):
+    scenario = core(a_node("n1"))
+    leaving = frozenset({"n1"})
+    scenario.configure(a_config(drained_nodes=leaving, finishing_nodes=leaving, revision=1))
+    scenario.submit(an_action("a", trajectory="t1"))
+    assert scenario.why("a").code == "nodes_unusable"
+    assert granted(scenario.configure(a_config(revision=2))) == ["a"]
+
+
 def test_a_resource_that_becomes_cluster_wide_is_taken_from_there(core):
     scenario = core(empty=True)
     scenario.submit(a_lease("l", cost={"api:new": 1}))

@@ -134,7 +134,7 @@ class ElasticHistories(RuleBasedStateMachine):
 
 
 TRIED = settings(
-    max_examples=by_tier(25, 100, 1000),
+    max_examples=by_tier(25, 50, 1000),
     stateful_step_count=by_tier(30, 30, 60),
     deadline=None,
     derandomize=True,

@@ -6,7 +6,7 @@ import pytest
 
 from domain.action import Outcome
 from domain.allocation import Home
-from domain.decisions import Forget, Refuse, Wake
+from domain.decisions import Forget, Refuse, RemoveEnvironment, Requeue, Wake
 from domain.events import ServicePrepared
 from domain.ids import ResourceId
 from scheduler.core.state import snapshot
@@ -16,6 +16,7 @@ from tests.builders import (
     a_lease,
     a_node,
     an_action,
+    finished,
     granted,
     make_ledger,
     only,
@@ -235,3 +236,53 @@ def test_a_restored_machine_knows_forgotten_nodes(core, when):
 
     assert snapshot.dump(twin) == snapshot.dump(scenario.machine)
     assert set(twin.state.supply.nodes) == {"n2"}
+
+
+def test_i1_what_a_revoked_node_had_ends_once_and_runs_again_where_it_may(core):
+    scenario = core(a_node("n1", cpus=8))
+    scenario.submit(
+        an_action("a", trajectory="t"), an_action("again", replay_safe=True), an_action("c"),
+        a_lease("held", cost={"cpu": 1}),
+    )  # fmt: skip
+    scenario.start("a")
+    scenario.submit(an_action("queued", trajectory="t"))
+
+    decisions = scenario.revoke("n1")
+
+    assert finished(decisions) == {
+        "a": Outcome.UNKNOWN, "c": Outcome.UNKNOWN, "held": Outcome.UNKNOWN, "queued": Outcome.INFRA_FAILED,
+    }  # fmt: skip
+    assert [each.action_id for each in only(Requeue, decisions)] == ["again"]
+    assert [each.node for each in only(RemoveEnvironment, decisions)] == ["n1"]
+    assert [each.identity for each in only(Forget, decisions)] == [a_node("n1").identity]
+    assert not scenario.machine.state.supply.nodes
+    assert scenario.revoke("n1") == []
+    scenario.join(a_node("n3"))
+    assert scenario.the_grant("again").node == "n3"
+
+
+def test_a_revoked_node_does_not_join_by_its_former_identity(core):
+    """What its worker reported before arrives after, in the worst case."""
+    scenario = core(a_node("n1"), a_node("n2"))
+    scenario.submit(an_action("a", replay_safe=True))
+    home = scenario.the_grant("a").node
+    late = scenario.report("a")
+    scenario.revoke(home)
+    scenario.handle(late)
+    scenario.join(a_node(home))
+    scenario.bring_back(home)
+    assert home not in scenario.machine.state.supply.nodes
+    scenario.finish("a")
+    assert scenario.outcomes == {"a": Outcome.COMPLETED}
+
+
+def test_a_call_elsewhere_for_an_environment_on_a_revoked_node_is_ended_in_order(core):
+    scenario = core(a_node("n1", cpus=1), a_node("n2", cpus=1))
+    scenario.submit(an_action("a", trajectory="t"))
+    home = scenario.node_of("t")
+    scenario.submit(an_action("call", kind="call", trajectory="t", cost={"cpu": 1}))
+
+    assert finished(scenario.revoke(home)) == {"a": Outcome.UNKNOWN}
+
+    scenario.finish("call", outcome=Outcome.CANCELLED)
+    assert not scenario.has_trajectory("t")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from domain.action import ActionState, Outcome
-from domain.decisions import Abort, RemoveEnvironment, Requeue
+from domain.decisions import Abort, Forget, RemoveEnvironment, Requeue
 from domain.inventory import PoolConfig
 from scheduler.core.state.lifecycle import MAX_ATTEMPTS
 from tests.builders import (
@@ -376,3 +376,39 @@ def test_a_pool_says_how_long_its_own_nodes_may_be_silent(core):
     scenario.advance(GRACE)
     assert scenario.outcomes["b"] is Outcome.UNKNOWN
     assert scenario.is_live("d")
+
+
+def test_i5_what_hangs_on_a_node_that_its_engine_ended_ends_at_once(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a", trajectory="t1"), an_action("again", replay_safe=True))
+    scenario.start("a")
+    scenario.lose("n1")
+
+    decisions = scenario.fence("n1")
+
+    assert finished(decisions) == {"a": Outcome.UNKNOWN}
+    assert [each.action_id for each in only(Requeue, decisions)] == ["again"]
+    assert scenario.fence("n1") == []
+    scenario.submit(an_action("b", trajectory="t1"))
+    assert scenario.outcomes["b"] is Outcome.INFRA_FAILED
+
+
+def test_a_node_that_lives_or_has_started_again_is_not_fenced(core):
+    scenario = core(a_node("n1"))
+    scenario.submit(an_action("a"))
+    scenario.fence("n1")
+    scenario.lose("n1")
+    scenario.fence("n1", incarnation=2)
+    scenario.bring_back("n1")
+    scenario.finish("a")
+    assert scenario.outcomes == {"a": Outcome.COMPLETED}
+
+
+def test_a_fenced_node_is_forgotten_and_would_clean_up(core):
+    scenario = core(a_node("n1"), a_node("n2"))
+    scenario.submit(an_action("a", trajectory="t1"))
+    home = scenario.node_of("t1")
+    scenario.lose(home)
+    scenario.fence(home)
+    assert only(Forget, scenario.forget(home))
+    assert not scenario.machine.state.trajectories

@@ -174,7 +174,8 @@ def configs(draw: st.DrawFn, revision: int) -> Config:
             for name, slots in draw(FLEETS).items()
         },
         shares={"api:search": {"default": draw(SHARES)}} if draw(st.booleans()) else {},
-        drained_nodes=frozenset(draw(st.sets(NODES))),
+        drained_nodes=frozenset(drained := draw(st.sets(NODES))),
+        finishing_nodes=frozenset(drained & draw(st.sets(NODES))),
         node_grace_seconds=draw(st.sampled_from([10.0, 60.0])),
         node_dead_seconds=draw(st.sampled_from([10.0, 60.0, 600.0])),
         revision=revision,
@@ -365,7 +366,9 @@ class Histories(RuleBasedStateMachine):
     @rule(node=NODES, for_good=st.booleans())
     def lose(self, node: str, for_good: bool) -> None:
         self.world.lose(node, self.incarnations[node])
-        if for_good:
+        if self.revision % 2:
+            self.world.fence(node, self.incarnations[node])
+        elif for_good:
             self.world.advance(self.world.machine.state.config.node_grace_seconds)
 
     @rule(node=NODES)
@@ -407,7 +410,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TRIED = settings(
-    max_examples=by_tier(20, 80, 800),
+    max_examples=by_tier(20, 40, 800),
     stateful_step_count=by_tier(40, 40, 60),
     deadline=None,
     derandomize=True,
