@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.receipts import RemovedFile, WrittenFile
-from contract.requests import FileModeRequest, MoveRequest
+from contract.receipts import RemovedFile, SignedObject, WrittenFile
+from contract.requests import FileModeRequest, MoveRequest, UploadRequest
 from contract.route import API_PREFIX, PROJECT, TEXT, Binary, Body, Parameter, Route
 from domain.ports.files import (
     MAX_ATTRIBUTE_BYTES,
@@ -43,6 +43,11 @@ SET_ATTRIBUTES = Parameter(
     f" most {MAX_ATTRIBUTE_BYTES} bytes.",
     TEXT,
 )
+STORED = Parameter(
+    "stored",
+    "SHA-256 of a content that was stored at a URL of `POST /uploads`; the body is empty then.",
+    {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+)
 CONTENT = Binary("application/octet-stream", "The bytes of the file, or of the range.")
 UPLOAD = Binary("application/octet-stream", f"The file, up to {MAX_UPLOAD_BYTES} bytes.")
 ARCHIVE = Binary("application/x-tar", "A tar archive; uploaded, it may be compressed with gzip.")
@@ -66,7 +71,7 @@ _CONTENT_RESPONSES: dict[str, dict[int, Body]] = {
 
 def _content(method: str, operation: str, summary: str, scope: Scope, *, short: bool) -> Route:
     """Return a route on the content of a file."""
-    own = {"PUT": (MODE, SET_ATTRIBUTES), "GET": (RANGE,), "DELETE": (_RECURSIVE,)}[method]
+    own = {"PUT": (MODE, SET_ATTRIBUTES, STORED), "GET": (RANGE,), "DELETE": (_RECURSIVE,)}[method]
     return Route(
         method=method,
         path=f"{_TRAJECTORY}/files/{{path}}" if short else f"{_TRAJECTORY}/files",
@@ -170,6 +175,35 @@ FILES = (
         responses={200: ARCHIVE},
         errors=(404, 409, 410, 422),
         streams=True,
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/uploads",
+        operation="files_upload_url",
+        summary="Where a content can be stored, for a file that is written from there",
+        scope=Scope.SUBMIT,
+        parameters=(PROJECT,),
+        body=UploadRequest,
+        responses={201: SignedObject},
+        errors=(404, 409, 422),
+    ),
+    Route(
+        method="POST",
+        path=f"{_TRAJECTORY}/downloads",
+        operation="files_download_url",
+        summary="Store a file of an environment, and say where it can be read",
+        scope=Scope.READ,
+        parameters=(
+            PROJECT,
+            PATH,
+            Parameter(
+                "least_bytes",
+                "A smaller file is refused as `small_file`: `GET …/files` is quicker.",
+                {"type": "integer", "minimum": 0},
+            ),
+        ),
+        responses={201: SignedObject},
+        errors=(404, 409, 410, 422, 507),
     ),
     Route(
         method="PUT",

@@ -149,6 +149,16 @@ class WrittenFile(msgspec.Struct):
     bytes: int
 
 
+class SignedObject(msgspec.Struct):
+    """A URL of the object store for one content; it needs no token, and is valid for a while."""
+
+    #: For a PUT of the content, or a GET.
+    url: str
+    sha256: str
+    size_bytes: int
+    expires_in_seconds: float
+
+
 class RemovedFile(msgspec.Struct):
     """A file or directory that was deleted."""
 

@@ -12,11 +12,12 @@ whole text, or is written in an unusual way, is the text parsed once more to see
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 #: Between a name and its colon; no common encoder writes one.
-_GAPS: Final = (b'" ', b'"\n', b'"\t', b'"\r')
+_GAP: Final = re.compile(rb'"[ \n\t\r]')
 
 
 class _Repeated(Exception):
@@ -28,16 +29,16 @@ def repeated_name(text: bytes) -> str | None:
 
     ``text`` is valid JSON, in UTF-8. Raises RecursionError when it is nested too deeply to be sure.
     """
-    plain = text
-    if b"\\" in text:
+    plain, escaped = text, b"\\" in text
+    if escaped:
         # From the left, as they were written: \\ first, so that \" is an escaped quote. What is
         # left of a name only decides whether the text is parsed.
         plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     pieces = plain.split(b'":')
     names = {piece.rpartition(b'"')[2] for piece in pieces}
     # A name with an escape may be equal to one without.
-    unusual = len(names) < len(pieces) or b"\\" in b"".join(names)
-    if unusual or any(gap in plain for gap in _GAPS):
+    unusual = len(names) < len(pieces) or (escaped and b"\\" in b"".join(names))
+    if unusual or _GAP.search(plain):
         return _parsed(text)
     return None
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 from domain.action import EnvironmentSpec, ExecSpec, Kind, LeaseSpec
 from domain.bodies import StoredBody
 from domain.forks import MAX_FORKS, OnBusy
+from domain.ports.files import MAX_UPLOAD_BYTES
 from domain.resources import UnitRange
 from domain.rewards import RewardRule
 
@@ -30,6 +31,8 @@ MAX_BATCH = 1000
 ROUTE = "tangram.route"
 #: Key in the scope of an ASGI request: name of the facade that it came through.
 DOOR = "tangram.door"
+#: Key in the scope of a request whose web server takes a response as a whole (`gateway.http.ServerExchange`).
+EXCHANGE = "tangram.exchange"
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_WAIT_SECONDS = 60.0
 
@@ -144,6 +147,13 @@ class FileModeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Sets the permissions of a file or directory, in octal: ``0755``."""
 
     mode: Annotated[str, Meta(pattern="^[0-7]{1,4}$")]
+
+
+class UploadRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``POST /uploads``: a content that the client has."""
+
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_UPLOAD_BYTES)]
 
 
 class SnapshotRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -96,6 +96,20 @@ class NodeStatus(msgspec.Struct):
     protection: str = ""
 
 
+class NodeLoad(msgspec.Struct):
+    """What hangs on a node; the answer to `domain.events.NodeLoadsQueried` has one for each node."""
+
+    incarnation: int
+    #: It is silent.
+    lost: bool
+    #: It takes no new trajectories; it has none that this answer does not count.
+    drained: bool
+    #: That hold units there.
+    actions: int
+    #: That have their environment there.
+    trajectories: int
+
+
 class SteeredTask(msgspec.Struct):
     """A task that is paused, or whose actions have one priority."""
 

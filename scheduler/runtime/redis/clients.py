@@ -44,9 +44,20 @@ def connect(url: str) -> redis.Redis:
 
 def connect_async(url: str, max_connections: int = 256) -> redis.asyncio.Redis:
     """Return an asyncio client, which does not retry failed commands."""
-    return redis.asyncio.Redis.from_url(
+    client = redis.asyncio.Redis.from_url(
         url, max_connections=max_connections, retry=AsyncRetry(NoBackoff(), 0), **_OPTIONS
     )
+    if url.startswith("rediss://"):
+        client.connection_pool.connection_class = _FreshTls
+    return client
+
+
+class _FreshTls(redis.asyncio.SSLConnection):
+    """Reads its certificates at each connect, as blocking connections do: they are renewed while a part runs."""
+
+    def _connection_arguments(self) -> Any:
+        self.ssl_context.context = None
+        return super()._connection_arguments()
 
 
 def keep_running() -> bool:

@@ -45,22 +45,48 @@ class RedisConnection:
 
     def call(self, *command: Argument) -> Any:
         """Send one command and return its reply. Raises a RedisError."""
+        self.send(*command)
+        return self.receive()
+
+    def send(self, *command: Argument) -> None:
+        """Send one command; its reply is to be received before another one is sent. Raises a RedisError."""
         connection = self._connection
         if connection is None:
             connection = self._connection = self._pool.get_connection()
         try:
             connection.send_command(*command)
-            return connection.read_response()
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self) -> Any:
+        """Return the reply to what was sent. Raises a RedisError."""
+        try:
+            return self._connection.read_response()
         except redis.ResponseError:
             raise
         except BaseException:
             self.close()
             raise
 
-    def run(self, script: Script, keys: list[str], args: list[Argument]) -> Any:
-        """Run a registered script."""
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when the reply to what was sent arrives."""
+        number: int = self._connection._sock.fileno()
+        return number
+
+    def run(
+        self,
+        script: Script,
+        keys: list[str],
+        args: list[Argument],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Any:
+        """Run a registered script; ``meanwhile`` is called while Redis is at it."""
+        self.send("EVALSHA", script.sha, len(keys), *keys, *args)
+        if meanwhile is not None:
+            meanwhile()
         try:
-            return self.call("EVALSHA", script.sha, len(keys), *keys, *args)
+            return self.receive()
         except redis.exceptions.NoScriptError:
             return self.call("EVAL", cast("str", script.script), len(keys), *keys, *args)
 
@@ -195,17 +221,19 @@ def read_stream(
     return _entries(connection.call(*_xread(stream, after, count, block_seconds)))
 
 
-def read_streams(
-    connection: RedisConnection, after: Mapping[str, str], count: int, block_seconds: float
-) -> dict[str, Entries]:
-    """Return up to ``count`` entries of each stream behind its id in ``after``, as of one moment."""
-    wait = max(1, int(min(block_seconds, MAX_BLOCK_SECONDS) * 1000))
-    command: tuple[Argument, ...] = (
-        *("XREAD", "BLOCK", wait, "COUNT", count, "STREAMS"),
-        *after,
-        *after.values(),
-    )
-    answer: list[Any] = connection.call(*command) or []
+def ask_streams(connection: RedisConnection, after: Mapping[str, str], count: int) -> None:
+    """Ask for up to ``count`` entries of each stream behind its id in ``after``, as of one moment.
+
+    The reply comes when there is an entry, at the latest after `MAX_BLOCK_SECONDS`.
+    """
+    wait = int(MAX_BLOCK_SECONDS * 1000)
+    ask = ("XREAD", "BLOCK", wait, "COUNT", count, "STREAMS")
+    connection.send(*ask, *after, *after.values())
+
+
+def answered_streams(connection: RedisConnection) -> dict[str, Entries]:
+    """Return the entries that `ask_streams` asked for."""
+    answer: list[Any] = connection.receive() or []
     return {stream.decode(): _entries([(stream, found)]) for stream, found in answer}
 
 

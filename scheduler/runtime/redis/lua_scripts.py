@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+#: Actions of one project in the inbox, about. What it submits beyond waits in a list of its own, of which projects take
+#: turns: no project delays another by more than this.
+INBOX_ACTIONS: Final = 512
+#: Messages of one project in one turn.
+TURN_MESSAGES: Final = 32
+
 #: KEYS epoch, leader · ARGV name, lease milliseconds, epoch floor → epoch, or 0 when led by another.
 ELECT: Final = """
 local holder = redis.call('GET', KEYS[2])
@@ -29,28 +35,29 @@ return redis.call('DEL', KEYS[1])
 """
 
 #: KEYS epoch, leader, journal, inbox, node streams… · ARGV epoch, name, lease milliseconds,
-#: journal entry, inbox id up to which everything is handled, commands per node… → journal id.
+#: journal entry, inbox id up to which everything is handled, commands per node… → journal id, id of
+#: the entry of each node….
 COMMIT: Final = (
     _CHECK_EPOCH
     + """
-local id = redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
-for k = 5, #KEYS do redis.call('XADD', KEYS[k], '*', 'c', ARGV[k + 1]) end
+local ids = {redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])}
+for k = 5, #KEYS do ids[k - 3] = redis.call('XADD', KEYS[k], '*', 'c', ARGV[k + 1]) end
 redis.call('XTRIM', KEYS[4], 'MINID', ARGV[5])
-return id
+return ids
 """
 )
 
 #: The same for a pass that sets a message aside. KEYS epoch, leader, journal, inbox, letters, node
 #: streams… · ARGV epoch, name, lease milliseconds, journal entry, inbox id, name of the letter,
-#: letter, commands per node… → journal id.
+#: letter, commands per node… → journal id, id of the entry of each node….
 COMMIT_ASIDE: Final = (
     _CHECK_EPOCH
     + """
-local id = redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])
+local ids = {redis.call('XADD', KEYS[3], '*', 'e', ARGV[4])}
 redis.call('XTRIM', KEYS[4], 'MINID', ARGV[5])
 redis.call('HSETNX', KEYS[5], ARGV[6], ARGV[7])
-for k = 6, #KEYS do redis.call('XADD', KEYS[k], '*', 'c', ARGV[k + 2]) end
-return id
+for k = 6, #KEYS do ids[k - 4] = redis.call('XADD', KEYS[k], '*', 'c', ARGV[k + 2]) end
+return ids
 """
 )
 
@@ -60,12 +67,49 @@ PUT: Final = _CHECK_EPOCH + "return redis.call('SET', KEYS[3], ARGV[4])"
 #: KEYS epoch, leader, letters · ARGV epoch, name, lease milliseconds, name of the letter, letter.
 SET_ASIDE: Final = _CHECK_EPOCH + "return redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])"
 
+#: Moves up to ``room`` messages that wait outside the inbox into it, as one entry, in turns of projects.
+_ADMIT: Final = f"""
+local function admit(inbox, arrivals, room)
+  local fields = {{}}
+  while room > 0 do
+    local project = redis.call('LPOP', arrivals)
+    if not project then break end
+    local own = arrivals .. ':' .. project
+    for _, message in ipairs(redis.call('LPOP', own, math.min(room, {TURN_MESSAGES})) or {{}}) do
+      fields[#fields + 1] = string.format('%d', #fields / 2)
+      fields[#fields + 1] = message
+      room = room - 1
+    end
+    if redis.call('EXISTS', own) == 1 then redis.call('RPUSH', arrivals, project) end
+  end
+  if #fields > 0 then redis.call('XADD', inbox, '*', unpack(fields)) end
+  return #fields / 2
+end
+"""
+
+#: KEYS inbox, arrivals → messages that were moved; to be called until it is 0 (without a leader only).
+ADMIT_ALL: Final = _ADMIT + f"return admit(KEYS[1], KEYS[2], {INBOX_ACTIONS})"
+
+#: Moves the messages of an entry of a node's reports into the inbox; without messages the entry is dropped. The lease is
+#: not renewed: a loop that hangs is replaced.
+#: KEYS epoch, inbox, reports, revoked nodes · ARGV epoch, id of the entry, node, fields and values of the messages… → 1, or 0
+#: when it was moved or the node is revoked.
+MOVE_REPORTS: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return redis.error_reply('FENCED') end
+if redis.call('SISMEMBER', KEYS[4], ARGV[3]) == 1 then return 0 end
+if redis.call('XDEL', KEYS[3], ARGV[2]) == 0 then return 0 end
+if #ARGV > 3 then redis.call('XADD', KEYS[2], '*', unpack(ARGV, 4)) end
+return 1
+"""
+
 #: States what is queued of some projects, and takes what was handled from what arrives (`queue_accounts`).
-#: KEYS epoch, leader, loads, inbox · ARGV epoch, name, lease milliseconds, inbox id, 1 to forget what was
+#: KEYS epoch, leader, loads, inbox, arrivals · ARGV epoch, name, lease milliseconds, inbox id, 1 to forget what was
 #: stated before, then for each project: its name, queued actions and bytes, handled actions and bytes.
-#: → 1 when the inbox was empty, so that nothing arrives.
+#: Moves messages that wait outside the inbox into it, in turns of projects, while it has room.
+#: → 1 when nothing arrives, 2 when messages waited outside the inbox, else 0.
 STATE_QUEUED: Final = (
     _CHECK_EPOCH
+    + _ADMIT
     + """
 local loads, inbox, after = KEYS[3], KEYS[4], ARGV[4]
 if ARGV[5] == '1' then
@@ -74,7 +118,9 @@ if ARGV[5] == '1' then
     if kind == 'qn:' or kind == 'qb:' then redis.call('HDEL', loads, field) end
   end
 end
-local empty = redis.call('XLEN', inbox) < 2 and #redis.call('XRANGE', inbox, '(' .. after, '+', 'COUNT', 1) == 0
+local read = redis.call('XLEN', inbox) < 2 and #redis.call('XRANGE', inbox, '(' .. after, '+', 'COUNT', 1) == 0
+local outside = redis.call('LRANGE', KEYS[5], 0, -1)
+local empty = read and #outside == 0
 for i = 6, #ARGV, 5 do
   local p = ARGV[i]
   local before = redis.call('HMGET', loads, 'an:' .. p, 'ab:' .. p)
@@ -86,19 +132,33 @@ for i = 6, #ARGV, 5 do
   redis.call('HSET', loads, 'qn:' .. p, ARGV[i + 1], 'qb:' .. p, ARGV[i + 2],
     'an:' .. p, string.format('%d', actions), 'ab:' .. p, string.format('%d', bytes))
 end
-return empty and 1 or 0
+local unread = 0
+if not read then
+  for _, p in ipairs(outside) do
+    local arriving = tonumber(redis.call('HGET', loads, 'an:' .. p)) or 0
+    unread = unread + math.max(0, arriving - redis.call('LLEN', KEYS[5] .. ':' .. p))
+  end
+end
 """
+    + f"if #outside > 0 then admit(inbox, KEYS[5], {INBOX_ACTIONS} - unread) end\n"
+    + "return empty and 1 or #outside > 0 and 2 or 0"
 )
 
 #: Appends the messages of many requests as one entry, except those of requests whose Idempotency-Key was
-#: seen, and those that would pass a limit of a project (`domain.project_limits`).
-#: KEYS inbox, loads, then the key of each request ('' for none) · ARGV seconds to remember, then for each
-#: request: what to remember, number of loads, loads…, number of messages, messages…; a load is project,
-#: actions, bytes, then most queued actions, most queued bytes, actions a second, burst, most arriving.
+#: seen, and those that would pass a limit of a project (`domain.project_limits`). Messages of a project that has
+#: `INBOX_ACTIONS` in the inbox wait outside, and so does what follows them.
+#: KEYS inbox, loads, arrivals, then the key of each request ('' for none) · ARGV seconds to remember, then for each
+#: request: what to remember, the project whose messages it follows ('' for none), number of loads, loads…, number of
+#: messages, messages…; a load is project, actions, bytes, then most queued actions, most queued bytes, actions a
+#: second, burst, most arriving. Messages of a request with loads are the actions of each load in turn.
 #: → for each request what was remembered before, or false, or for a refused one a list: the limit,
 #: project, what it has, milliseconds until it may be sent again.
-SUBMIT: Final = """
+SUBMIT: Final = (
+    f"local most = {INBOX_ACTIONS}\n"
+    + """
 local fields, seen, at, projects, now = {}, {}, 2, {}, nil
+local arrivals, outside = KEYS[3], {}
+local some = redis.call('EXISTS', arrivals) == 1
 
 local function standing(i)
   local name = ARGV[i]
@@ -134,10 +194,29 @@ local function refusal(i)
   return false
 end
 
-for r = 3, #KEYS do
-  local first, loads = at + 2, tonumber(ARGV[at + 1])
+local function waits(project)
+  if outside[project] == nil then
+    outside[project] = some and project ~= '' and redis.call('EXISTS', arrivals .. ':' .. project) == 1
+  end
+  return outside[project]
+end
+
+local function put(project, first, last)
+  if first > last then return end
+  if waits(project) then
+    redis.call('RPUSH', arrivals .. ':' .. project, unpack(ARGV, first, last))
+    return
+  end
+  for m = first, last do
+    fields[#fields + 1] = string.format('%d', #fields / 2)
+    fields[#fields + 1] = ARGV[m]
+  end
+end
+
+for r = 4, #KEYS do
+  local first, loads = at + 3, tonumber(ARGV[at + 2])
   local count_at = first + 8 * loads
-  local count = tonumber(ARGV[count_at])
+  local message, last = count_at + 1, count_at + tonumber(ARGV[count_at])
   local before = false
   if KEYS[r] ~= '' then before = redis.call('GET', KEYS[r]) end
   for i = first, count_at - 1, 8 do before = before or refusal(i) end
@@ -145,16 +224,19 @@ for r = 3, #KEYS do
     if KEYS[r] ~= '' then redis.call('SET', KEYS[r], ARGV[at], 'EX', ARGV[1]) end
     for i = first, count_at - 1, 8 do
       local p, actions, bytes = standing(i), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+      if p.arriving >= most and not waits(ARGV[i]) then
+        redis.call('RPUSH', arrivals, ARGV[i])
+        outside[ARGV[i]] = true
+      end
+      put(ARGV[i], message, math.min(last, message + actions - 1))
+      message = message + actions
       p.actions, p.bytes, p.tokens = p.actions + actions, p.bytes + bytes, p.tokens - actions
       p.arriving, p.arriving_bytes, p.new = p.arriving + actions, p.arriving_bytes + bytes, 1
     end
-    for m = count_at + 1, count_at + count do
-      fields[#fields + 1] = string.format('%d', #fields / 2)
-      fields[#fields + 1] = ARGV[m]
-    end
+    put(ARGV[at + 1], message, last)
   end
-  seen[r - 2] = before
-  at = count_at + 1 + count
+  seen[r - 3] = before
+  at = last + 1
 end
 for name, p in pairs(projects) do
   if p.new == 1 then
@@ -166,6 +248,7 @@ end
 if #fields > 0 then redis.call('XADD', KEYS[1], '*', unpack(fields)) end
 return seen
 """
+)
 
 #: Takes or renews the lease of the keeper of fleets.
 #: KEYS lease · ARGV name, milliseconds → 1, or 0 when another one has it.
