@@ -23,6 +23,7 @@ PYTHONS = ("3.11.2", "3.11.9", "3.12.9", "3.13.9")
 HEADERS = {
     "core": "# Everything that running Tangram installs, pinned. Rewritten by `make lock`.\n",
     "predict": "# What the extra `predict` installs on top of core.lock, pinned. Rewritten by `make lock`.\n",
+    "s3": "# What the extra `s3` installs on top of core.lock, pinned. Rewritten by `make lock`.\n",
     "test": "# What the tests need on top of core.lock, pinned. Rewritten by `make lock`.\n",
 }
 
@@ -100,7 +101,7 @@ def main() -> None:
     """Write all lock files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core = _write("core", project["dependencies"], leave_out=set())
-    for extra in ("predict", "test"):
+    for extra in ("predict", "s3", "test"):
         _write(extra, project["optional-dependencies"][extra], leave_out=core)
     _refresh("transformers")
 
