@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,8 +32,10 @@ def _trainers_name(resource: str, node: str | None) -> str:
     return resource.removesuffix(f":{node}") if worker is None else fleet_resource(worker[0])
 
 
-def placement(node: str | None, allocations: Iterable[Allocation]) -> Placement | None:
+def placement(node: str | None, allocations: Sequence[Allocation]) -> Placement | None:
     """Return the node and units of an action; None for an action without a node and without named units."""
+    if not allocations:
+        return None if node is None else Placement(node)
     found = Placement(node)
     for allocation in allocations:
         if allocation.units and allocation.resource.startswith((LLM, FLEET)):
@@ -95,7 +97,7 @@ def finished_view(
         outcome=finish.outcome,
         result=result,
         reward=finish.reward,
-        units=granted_units(finish.node, finish.allocations),
+        units=granted_units(finish.node, finish.allocations) if finish.allocations else {},
         placement=placement(finish.node, finish.allocations),
         timing=timing,
         used=finish.used,

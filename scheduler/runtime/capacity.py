@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 from msgspec.structs import replace
 
@@ -16,7 +18,9 @@ from domain.fleets import (
 from domain.ids import task_key
 from domain.project_limits import ProjectBounds
 from domain.services import GpuService
-from scheduler.core.state.model import State
+
+if TYPE_CHECKING:  # the core with numpy, which a web process never needs
+    from scheduler.core.state.model import State
 
 
 class FleetCapacity(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,6 +33,10 @@ class HostedThread:
         """Start the thread."""
         self._thread.start()
 
+    def ask(self) -> None:
+        """Ask the part to stop, without waiting for it."""
+        self._stop.set()
+
     def stop(self) -> None:
         """Stop the part and wait for it, up to `STOP_SECONDS`."""
         self._stop.set()

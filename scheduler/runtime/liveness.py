@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 
 from domain.redis_keys import Keys
+from domain.version import VERSION
 
 #: Period of the signs of life of workers that do little else.
 LIFE_SECONDS = 3.0
@@ -43,7 +44,16 @@ def show_life(client: redis.Redis, keys: Keys, name: str, role: str, **facts: Fa
 
 def life_of(role: str, **facts: Fact) -> str:
     """Return a sign of life, as it is stored."""
-    return json.dumps({"role": role, "pid": os.getpid(), "at": time(), **facts})
+    own = {"role": role, "pid": os.getpid(), "at": time(), "version": VERSION}
+    return json.dumps({**own, **facts})
+
+
+def next_tick(period_seconds: float) -> float:
+    """Return the seconds until the event loop's clock is a multiple of ``period_seconds``.
+
+    Duties that pause so fall due together: one wake-up serves all of them.
+    """
+    return period_seconds - asyncio.get_running_loop().time() % period_seconds
 
 
 async def keep_showing_life(
@@ -64,9 +74,9 @@ async def keep_showing_life(
                 delay, shown_at = 0.0, loop.time()
                 with suppress(redis.RedisError):  # other code logs an outage
                     await client.hset(keys.workers, name, life)
-            before = loop.time()
-            await asyncio.sleep(DELAY_SECONDS)
-            delay = max(delay, loop.time() - before - DELAY_SECONDS)
+            before, pause = loop.time(), next_tick(DELAY_SECONDS)
+            await asyncio.sleep(pause)
+            delay = max(delay, loop.time() - before - pause)
     finally:
         with suppress(redis.RedisError):
             await client.hdel(keys.workers, name)

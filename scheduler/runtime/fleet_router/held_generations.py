@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -152,6 +152,10 @@ class HeldGenerations(JournalReducer):
     def granted(self) -> tuple[ActionId, ...]:
         """Return those that are to be renewed."""
         return tuple(name for name, held in self._held.items() if held.grant is not None)
+
+    def concerns(self, kinds: Set[type]) -> bool:
+        """Return whether an entry with decisions of ``kinds`` changes anything here: most processes hold none."""
+        return SetFleet in kinds or (bool(self._held) and super().concerns(kinds))
 
     @on(Grant)
     def _granted(self, grant: Grant) -> None:

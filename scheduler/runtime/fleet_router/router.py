@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import time
 from typing import Final, Protocol
@@ -109,6 +109,10 @@ class FleetRouter:
         self._outbox = Outbox(lambda messages: append(messages, urgent=True), encode)
 
     # Of the web process
+
+    def concerns(self, kinds: Set[type]) -> bool:
+        """Return whether an entry with decisions of ``kinds`` changes anything here."""
+        return self._held.concerns(kinds)
 
     def reduce(self, entry: JournalEntry) -> None:
         """Follow the journal."""

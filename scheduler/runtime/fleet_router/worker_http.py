@@ -64,7 +64,7 @@ class WorkerClient:
     def __init__(self, silent_seconds: float = SILENT_SECONDS) -> None:
         self._silent_seconds = silent_seconds
         #: Idle connections, the latest used last.
-        self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
+        self._idle: defaultdict[Origin, list[HttpConnection]] = defaultdict(list)
         self._secure: ssl.SSLContext | None = None
         self._closed = False
 
@@ -101,7 +101,7 @@ class WorkerClient:
         connection.close()
         return True
 
-    def keep(self, origin: Origin, connection: _Connection) -> None:
+    def keep(self, origin: Origin, connection: HttpConnection) -> None:
         """Keep a connection after a complete answer."""
         if self._closed:
             connection.close()
@@ -126,7 +126,7 @@ class WorkerClient:
             if not kept:
                 del self._idle[origin]
 
-    def _kept(self, origin: Origin) -> _Connection | None:
+    def _kept(self, origin: Origin) -> HttpConnection | None:
         kept = self._idle.get(origin)
         before = asyncio.get_running_loop().time() - IDLE_SECONDS
         while kept:
@@ -136,14 +136,14 @@ class WorkerClient:
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin) -> _Connection:
+    async def _connect(self, origin: Origin) -> HttpConnection:
         loop = asyncio.get_running_loop()
         if origin.secure and self._secure is None:
             self._secure = ssl.create_default_context()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, connection = await loop.create_connection(
-                    _Connection,
+                    HttpConnection,
                     origin.host,
                     origin.port,
                     ssl=self._secure if origin.secure else None,
@@ -156,10 +156,10 @@ class WorkerClient:
 class WorkerAnswer:
     """One answer: its status and headers, and its body as it arrives."""
 
-    def __init__(self, client: WorkerClient, origin: Origin, connection: _Connection) -> None:
+    def __init__(self, client: WorkerClient, origin: Origin, connection: HttpConnection) -> None:
         self._client = client
         self._origin = origin
-        self._connection: _Connection | None = connection
+        self._connection: HttpConnection | None = connection
 
     @property
     def status(self) -> int:
@@ -192,12 +192,12 @@ class WorkerAnswer:
             connection.close()
 
     @property
-    def _open(self) -> _Connection:
+    def _open(self) -> HttpConnection:
         assert self._connection is not None, "the answer is closed"
         return self._connection
 
 
-class _Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection and the exchange on it."""
 
     def __init__(self) -> None:

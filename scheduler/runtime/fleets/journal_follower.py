@@ -23,7 +23,7 @@ from scheduler.runtime.redis.journal import START, id_parts
 log = logging.getLogger(__name__)
 
 _ENTRIES: Final = 128
-_BLOCK_SECONDS: Final = 1.0
+_BLOCK_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.2
 #: Entries are read for so long at a time: probes and answers go on beside it.
 _BUSY_SECONDS: Final = 0.002

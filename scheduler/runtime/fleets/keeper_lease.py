@@ -1,4 +1,4 @@
-"""Lease of the keeper of fleets, and the writes that need it: refused once another process has the lease.
+"""Lease of a keeper (of fleets, of node groups), and the writes that need it: refused once another process has the lease.
 
 The lease expires without renewal, so a process that ends or stands still is replaced. Every write is a script that
 compares the holder first: a keeper that continues after another one has taken over raises `Fenced` with its first write.
@@ -32,7 +32,7 @@ _MOST_EVENTS: Final = 500
 
 
 class KeeperLease:
-    """The right to keep the fleets. All writes raise Fenced without it, and RedisError."""
+    """The right to keep the fleets, or what else ``key`` is of. All writes raise Fenced without it, and RedisError."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class KeeperLease:
         keys: Keys,
         name: str,
         lease_seconds: float = LEASE_SECONDS,
+        key: str = "",
+        kept: str = "the fleets",
     ) -> None:
+        self._key, self._kept = key or keys.fleet_keeper, kept
         self.name, self.lease_seconds = name, lease_seconds
         self._keys = keys
         self._connection = AsyncRedisConnection(client)
@@ -54,7 +57,7 @@ class KeeperLease:
         """Take the lease, or renew it; False: another process has it."""
         milliseconds = int(self.lease_seconds * 1000)
         args: list[Argument] = [self.name, milliseconds]
-        return bool(await self._connection.run(self._keep, [self._keys.fleet_keeper], args))
+        return bool(await self._connection.run(self._keep, [self._key], args))
 
     async def append(self, events: Sequence[Event]) -> None:
         """Append events to the inbox, on disk when this returns."""
@@ -82,7 +85,7 @@ class KeeperLease:
 
     async def give_back(self) -> None:
         """Let another process take over at once."""
-        await self._connection.run(self._resign, [self._keys.fleet_keeper], [self.name])
+        await self._connection.run(self._resign, [self._key], [self.name])
 
     def close(self) -> None:
         """Close the connection."""
@@ -90,8 +93,8 @@ class KeeperLease:
 
     async def _fenced(self, script: Any, key: str, args: Sequence[Argument]) -> None:
         try:
-            await self._connection.run(script, [self._keys.fleet_keeper, key], [self.name, *args])
+            await self._connection.run(script, [self._key, key], [self.name, *args])
         except redis.ResponseError as error:
             if "FENCED" in str(error):
-                raise Fenced("another process keeps the fleets") from error
+                raise Fenced(f"another process keeps {self._kept}") from error
             raise

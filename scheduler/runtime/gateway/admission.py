@@ -96,17 +96,19 @@ class Admission:
         Raises InvalidRequest with the field and the remedy.
         """
         project = self.project(principal, payload.project)
-        pool = self.pool(payload.pool, project)
-        _check_sizes(payload)
+        pool = "" if payload.pool is None else self.pool(payload.pool, project)
+        if payload.cost or payload.metadata:
+            _check_sizes(payload)
         call = None if payload.call is None else _call(payload.call)
         cost, service = self._cost(payload, call, generation, pool or self.view.projects[project])
         _check_pools(cost, project)
         _check_key(payload, cost)
         _check_work(payload)
-        _check_result(payload, self.output_bytes)
+        if payload.exec is not None or payload.reward is not None:
+            _check_result(payload, self.output_bytes)
         if payload.environment is not None:
             self.check_environment(payload.environment, project, payload.task, pool)
-        if generation is None:
+        if generation is None and (cost or payload.environment is not None):
             self._check_feasible(cost, payload, pool or self.view.projects[project])
         duration = None if service is None else service.duration_seconds
         profile = payload.elasticity or (None if service is None else service.elasticity)
@@ -149,7 +151,9 @@ class Admission:
         pool: str,
     ) -> tuple[Cost, GpuService | None]:
         """Return what an action takes, and the GPU service that it calls, if any."""
-        cost = {name: parse_units(counts, f"/cost/{name}") for name, counts in payload.cost.items()}
+        cost: Cost = {}
+        for name, counts in payload.cost.items():
+            cost[name] = parse_units(counts, f"/cost/{name}")
         if call is None:
             return cost, None
         fleet = _find_fleet(self.view, call, generation)
@@ -232,8 +236,11 @@ def _check_key(payload: ActionRequest, cost: Cost) -> None:
 
 def _check_work(payload: ActionRequest) -> None:
     kind = payload.kind
-    given = {Kind.EXEC: payload.exec, Kind.LEASE: payload.lease, Kind.CALL: payload.call}
-    for other, work in given.items():
+    for other, work in (
+        (Kind.EXEC, payload.exec),
+        (Kind.LEASE, payload.lease),
+        (Kind.CALL, payload.call),
+    ):
         if work is not None and other is not kind:
             raise InvalidRequest(f"kind is {kind}, so {other} must be absent", pointer=f"/{other}")
     if kind is Kind.CALL and payload.call is None:

@@ -92,7 +92,7 @@ def native_handlers(
     actions, leases, feeds = Actions(context), Leases(context), EventFeeds(context)
     tasks, trajectories = TaskControl(context), Trajectories(context)
     health = Health(context, needed_roles)
-    ports = Ports(context)
+    ports, chats, images = Ports(context), chats or AgentChats(context), Images(context)
     snapshots, streams = Snapshots(context), streams or ResponseStreaming(context)
     return {
         "actions_submit": actions.submit,
@@ -119,14 +119,17 @@ def native_handlers(
         "processes_end": Processes(context).end,
         **_session_handlers(Sessions(context)),
         **_selector_handlers(SelectorEndpoints(context)),
-        **_image_handlers(Images(context)),
+        "images_list": images.show,
+        "images_import": images.store,
+        "images_remove": images.remove,
         **_rollout_handlers(RolloutEndpoints(context), RolloutChanges(context)),
         **(
             _backend_handlers(Backends(context))
             | _fleet_handlers(Fleets(context))
             | _batch_handlers(BatchEndpoints(context))
         ),
-        **_chat_handlers(chats or AgentChats(context)),
+        "agent_chat_complete": chats.complete,
+        "agent_chat_models": chats.models,
         "snapshots_take": snapshots.take,
         "trajectories_park": snapshots.park,
         "snapshots_list": snapshots.list,
@@ -153,6 +156,8 @@ def _file_handlers(files: Files) -> dict[str, Handler]:
         "files_move": files.move,
         "files_pack": files.pack,
         "files_unpack": files.unpack,
+        "files_upload_url": files.upload_url,
+        "files_download_url": files.download_url,
     }
 
 
@@ -164,18 +169,8 @@ def _socket_handlers(context: GatewayContext) -> dict[str, Handler]:
     ports = Ports(context)
     return {
         "sessions_attach": Sessions(context).attach,
-        "ports_websocket": ports.websocket,
-        "ports_websocket_root": ports.websocket,
+        **dict.fromkeys(("ports_websocket", "ports_websocket_root"), ports.websocket),
         "ports_tunnel": ports.tunnel,
-    }
-
-
-def _image_handlers(images: Images) -> dict[str, Handler]:
-    """Return the handlers of `contract.image_routes.IMAGES`."""
-    return {
-        "images_list": images.show,
-        "images_import": images.store,
-        "images_remove": images.remove,
     }
 
 
@@ -206,11 +201,6 @@ def _batch_handlers(batches: BatchEndpoints) -> dict[str, Handler]:
         "batches_retrieve": batches.show,
         "batches_rows": batches.rows,
     }
-
-
-def _chat_handlers(chats: AgentChats) -> dict[str, Handler]:
-    """Return the handlers of `contract.rollout_routes.AGENT_CHATS`."""
-    return {"agent_chat_complete": chats.complete, "agent_chat_models": chats.models}
 
 
 def _backend_handlers(backends: Backends) -> dict[str, Handler]:
@@ -298,18 +288,25 @@ class Gateway:
                         self._routes_of(entry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.serve(scope, receive, send)
+
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return the work of serving a request: without a coroutine around it, which each action would pay."""
         if scope["type"] == "websocket":
-            await self._serve_socket(scope, receive, send)
-            return
+            return self._serve_socket(scope, receive, send)
         if scope["type"] != "http":
-            await self._behind(scope, receive, send)
-            return
+            return self._behind(scope, receive, send)
         request = HttpRequest(scope, receive)
         if b"idempotency-key" not in request.headers or not _is_replayable(request):
-            await self._serve(request, send)
-            return
-        sending = TrackedSend(send)
-        await self._settle(request, sending, self._once(request, sending))
+            return self._serve(request, send)
+        return self._serve_once(request, send)
+
+    async def _serve_once(self, request: HttpRequest, send: Send) -> None:
+        sending, request.exchange = TrackedSend(send), None
+        try:
+            await self._once(request, sending)
+        except (Exception, asyncio.CancelledError) as error:
+            await self._fail(error, request, sending)
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         match = self._table.find(WEBSOCKET, scope["path"])
@@ -355,34 +352,36 @@ class Gateway:
             return
         if answering is None:
             await self._behind(request.scope, request.receive, send)
+            return
+        try:
+            response = await answering
+        except (Exception, asyncio.CancelledError) as error:
+            await self._fail(error, request, sending)
         else:
-            await self._settle(request, sending, answering)
+            if response is not None and not sending.begun:
+                await response.answer(request, sending)
 
-    async def _settle(
-        self, request: HttpRequest, send: TrackedSend, answering: Awaitable[HttpResponse | None]
+    async def _fail(
+        self, error: Exception | asyncio.CancelledError, request: HttpRequest, send: TrackedSend
     ) -> None:
-        """Send the result of ``answering``: a response, a problem, or nothing more.
+        """Send the problem in place of a response.
 
         A response that has begun cannot be replaced: it breaks off, without its end.
         """
-        try:
-            response = await answering
-        except ClientGone as error:
+        if isinstance(error, ClientGone):
             entry = self._facade_of(self._hosted(request).path)
             if entry is not None:
                 note_refusal(entry.door, request, error)
-            return
-        except asyncio.CancelledError:
+        elif isinstance(error, asyncio.CancelledError):
             # The server shuts down and cancels requests that take longer than its grace period.
             # Clients retry: another process, or the next one, has the result.
             if not send.begun:
                 ending = self._refusal(Unavailable("this web process is ending"), request)
                 await send_at_shutdown(ending.send(send, request.id))
-            return
-        except Exception as error:
+        else:
             response = self._error_response(error, request)
-        if response is not None and not send.begun:
-            await response.send(send, request.id)
+            if not send.begun:
+                await response.answer(request, send)
 
     def _answer(self, request: HttpRequest, send: Send) -> Awaitable[HttpResponse | None] | None:
         """Return the work of answering, or None when the gateway does not serve this request."""
@@ -401,7 +400,23 @@ class Gateway:
         outer.scope[ROUTE] = match.route.path
         if match.route.scope is None:
             return self._anonymous(request, match, send)
-        return self._authorized(request, match, match.route.scope, show(request), send)
+        token = show(request)
+        return self._direct(request, match, match.route.scope, token) or self._authorized(
+            request, match, match.route.scope, token, send
+        )
+
+    def _direct(
+        self, request: HttpRequest, match: Match, scope: TokenScope, token: str
+    ) -> Awaitable[HttpResponse | None] | None:
+        """Return the work of a handler that has to wait for nothing before it; None: `_authorized` does."""
+        context, route = self._context, match.route
+        if not context.started or route.streams or route.for_agents:
+            return None
+        principal = context.tokens.known(token, scope)
+        if principal is None or principal.expires_at is not None:
+            return None
+        passes = context.turns.passes(turn_of(principal))
+        return match.handler(request, principal, *match.parameters) if passes else None
 
     def _routes_of(self, entry: FacadeEntry) -> RouteTable:
         """Return the routes of a facade, which its first request loads."""
@@ -443,10 +458,11 @@ class Gateway:
 
     def _hosted(self, request: HttpRequest) -> HttpRequest:
         """Return a request to the host of a facade as one to a path of it; any other as it is."""
-        host = request.header(b"host")
+        named = request.headers.get(b"host", b"")
         # As `FacadeEntry.hosts` begin: with the port of an environment, then a name.
-        if not host[:1].isdigit() or "-" not in host:
+        if not named[:1].isdigit() or b"-" not in named:
             return request
+        host = named.decode("latin-1")
         for entry in self._facades:
             path = entry.path_of(host.lower(), request.path)
             if path is not None:

@@ -37,6 +37,7 @@ from scheduler.runtime.gateway.rollout_bounds import LIVE_ROLLOUTS
 from scheduler.runtime.gateway.scheduler_queries import NotLive, SchedulerQueries
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.liveness import process_name
+from scheduler.runtime.object_store.objects import ObjectStore
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from scheduler.runtime.redis.journal import id_parts
@@ -157,6 +158,7 @@ class GatewayContext:
         live_rollouts: int = LIVE_ROLLOUTS,
         callbacks: Callbacks | None = None,
         streams: int = MAX_STREAMS,
+        objects: ObjectStore | None = None,
     ) -> None:
         self._end_process = end_process
         self.client = client
@@ -171,6 +173,7 @@ class GatewayContext:
         )
         self.queries = SchedulerQueries(client, keys, self.submitter, process_name("web"))
         self.bodies = bodies or BodyStore(None)
+        self.objects = objects
         self.rollout_logs = rollout_logs or RolloutLogs(None)
         self.callbacks = callbacks or Callbacks()
         self.rollout_ends = RolloutEnds()
@@ -325,12 +328,25 @@ class GatewayContext:
         seconds: float,
     ) -> ActionResponse | None:
         """Return the finished action or the lease that is now held; None when it takes longer."""
-        finished = await self.wait_for(request, future, seconds)
-        if finished is not None:
-            return await with_result(finished, self.bodies)
         if not future.done():
-            return None
-        return await self.find(request, principal, action_id)
+            quick = min(seconds, QUICK_SECONDS)
+            timer = future.get_loop().call_later(quick, self.tail.postpone, action_id, future)
+            try:
+                await future
+            finally:
+                timer.cancel()
+        finished = future.result()
+        if isinstance(finished, asyncio.Future):
+            later = finished
+            try:
+                finished = await self._watched(request, later, seconds - QUICK_SECONDS)
+            finally:
+                self.tail.discard(action_id, later)
+            if not later.done():
+                return None
+        if finished is None:
+            return await self.find(request, principal, action_id)
+        return await with_result(finished, self.bodies) if finished.result else finished
 
     async def wait_for(
         self, request: HttpRequest, future: asyncio.Future[T | None], seconds: float
@@ -339,16 +355,23 @@ class GatewayContext:
 
         Raises ClientGone.
         """
-        if await _done_within(future, min(seconds, QUICK_SECONDS)):
+        await asyncio.wait({future}, timeout=min(seconds, QUICK_SECONDS))
+        if future.done():
             return future.result()
-        if seconds <= QUICK_SECONDS:
+        return await self._watched(request, future, seconds - QUICK_SECONDS)
+
+    async def _watched(
+        self, request: HttpRequest, future: asyncio.Future[T | None], seconds: float
+    ) -> T | None:
+        """Do what `wait_for` does, for a client that may disconnect meanwhile."""
+        if seconds <= 0:
             return None
         gone = asyncio.ensure_future(request.disconnected())
         either: set[asyncio.Future[Any]] = {future, gone}
         try:
             await asyncio.wait(
                 either,
-                timeout=seconds - QUICK_SECONDS,
+                timeout=seconds,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
@@ -362,7 +385,30 @@ class GatewayContext:
     async def find(
         self, request: HttpRequest, principal: Principal, action_id: str, seconds: float = 0.0
     ) -> ActionResponse:
-        """Return an action, waiting up to ``seconds`` for its end. Raises NotFound."""
+        """Return an action, waiting up to ``seconds`` for its end. Raises NotFound, Unavailable."""
+        view = await self._found(request, principal, action_id, seconds)
+        if view is None and principal.project is None:
+            view = await self._found_later(request, principal, action_id, seconds)
+        if view is None or not principal.sees(view.project):
+            raise NotFound(f"there is no action {action_id!r}")
+        return await with_result(view, self.bodies)
+
+    async def _found_later(
+        self, request: HttpRequest, principal: Principal, action_id: str, seconds: float
+    ) -> ActionResponse | None:
+        """Return an action that waited outside the inbox when it was asked for. Raises Unavailable."""
+        for _ in range(int(ROW_SECONDS / ROW_POLL_SECONDS)):
+            if not await self.client.exists(self.keys.arrivals):
+                return await self._found(request, principal, action_id, seconds)
+            await asyncio.sleep(ROW_POLL_SECONDS)
+            view = await self._found(request, principal, action_id, seconds)
+            if view is not None:
+                return view
+        raise Unavailable("actions wait for the scheduler, perhaps this one; try again")
+
+    async def _found(
+        self, request: HttpRequest, principal: Principal, action_id: str, seconds: float
+    ) -> ActionResponse | None:
         view = self.tail.recent(action_id)
         if view is None:
             future = self.tail.finish_of(action_id)
@@ -375,9 +421,7 @@ class GatewayContext:
                 view = await self._finished_before(action_id, answer.journal_id)
             finally:
                 self.tail.discard(action_id, future)
-        if view is None or not principal.sees(view.project):
-            raise NotFound(f"there is no action {action_id!r}")
-        return await with_result(view, self.bodies)
+        return view
 
     async def _finished_before(self, action_id: str, journal_id: str) -> ActionResponse | None:
         """Return an action that finished before ``journal_id``: from memory, else from its row.
@@ -430,27 +474,3 @@ class GatewayContext:
     async def _projected(self, journal_id: str) -> bool:
         position = await self.client.hget(self.keys.positions, "projector")
         return isinstance(position, bytes) and id_parts(position.decode()) >= id_parts(journal_id)
-
-
-async def _done_within(future: asyncio.Future[Any], seconds: float) -> bool:
-    """Return whether ``future`` is done after ``seconds`` at most; it is not cancelled.
-
-    `asyncio.wait` does the same with sets of tasks, at three times the cost, for every action.
-    """
-    if future.done():
-        return True
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    timer = loop.call_later(seconds, wake)
-    future.add_done_callback(wake)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
-        future.remove_done_callback(wake)
-    return future.done()

@@ -33,10 +33,13 @@ class EnvironmentPlaces:
         """Record where an action runs, and its environment is."""
         if grant.node is None:
             return
-        _record(self._actions, grant.action_id, grant.node)
-        for waiter in self._waiters.pop(grant.action_id, ()):
-            if not waiter.done():
-                waiter.set_result(grant.node)
+        self._actions[grant.action_id] = grant.node
+        if len(self._actions) > MOST:
+            self._actions.popitem(last=False)
+        if grant.action_id in self._waiters:
+            for waiter in self._waiters.pop(grant.action_id):
+                if not waiter.done():
+                    waiter.set_result(grant.node)
         if grant.trajectory is not None:
             self.found(trajectory_key(grant.project, grant.trajectory), grant.node)
 

@@ -367,7 +367,7 @@ class FacadePort:
 
     async def _cancel(self, action: Action, reason: str) -> None:
         event = ActionCancelRequested(action_id=action.id, project=action.project, reason=reason)
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=action.project)
 
     async def _streamed(
         self, request: HttpRequest, principal: Principal, action: Action, send: Send

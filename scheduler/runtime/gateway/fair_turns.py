@@ -74,13 +74,18 @@ class FairTurns:
         self._pump: asyncio.Handle | None = None
         self._waking: asyncio.TimerHandle | None = None
 
+    def passes(self, project: str, *, submits: bool = False) -> bool:
+        """Record a request of ``project``, and return whether it waits for no other: else `take` its turn."""
+        self._present[project] = now = self._clock()
+        return (not self._lines or (project, submits) not in self._lines) and (
+            len(self._present) == 1 or self._alone(now)
+        )
+
     async def take(self, project: str, *, submits: bool = False) -> None:
         """Wait for the turn of a request of ``project``; ``submits``: it is about to append actions."""
-        now = self._clock()
-        self._present[project] = now
-        line = project, submits
-        if line not in self._lines and self._alone(now):
+        if self.passes(project, submits=submits):
             return
+        line = project, submits
         done = asyncio.get_running_loop().create_future()
         self._lines.setdefault(line, deque()).append(done)
         self._run_soon()

@@ -10,12 +10,12 @@ from functools import lru_cache
 from http import HTTPStatus
 from itertools import count
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 
-from contract.requests import MAX_BODY_BYTES
+from contract.requests import EXCHANGE, MAX_BODY_BYTES
 from contract.responses import ProblemDetails
 from domain.errors import (
     CapacityError,
@@ -73,8 +73,33 @@ def _new_request_id() -> str:
     return f"{_PROCESS}{next(_REQUESTS) & 0xFFFFFFFF:08x}"
 
 
+def _request_id(given: bytes) -> str:
+    """Return the id that a client gave its request, or a new one in place of an unusable one."""
+    text = given.decode("latin-1")
+    return text if text.isprintable() and 0 < len(text) <= 64 else _new_request_id()
+
+
 class ClientGone(TangramError):
     """The client disconnected."""
+
+
+class ServerExchange(Protocol):
+    """One request and its response at the web server, without the messages of ASGI between.
+
+    Each method does nothing where the case is not the common one: then the messages do it.
+    """
+
+    #: Status of the response, however it was sent; 0: none.
+    status: int
+
+    def whole_body(self) -> bytes | None:
+        """Take the body, if it has arrived as a whole and was not read."""
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> bool:
+        """Send a complete response in one write, and return whether that was done.
+
+        ``headers``: lines, each with its end; ``Content-Length`` is among them.
+        """
 
 
 class HttpRequest:
@@ -86,10 +111,13 @@ class HttpRequest:
         self.method: str = scope.get("method", "GET")  # a websocket has none
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = self.header(b"x-request-id")
+        #: None: the response and the body pass as messages of ASGI.
+        self.exchange: ServerExchange | None = scope.get(EXCHANGE)
+        client = scope.get("client")
         #: Address of the client, as the web server resolved it behind trusted proxies; empty: unknown.
-        self.address: str = (scope.get("client") or ("",))[0]
-        self.id = given if given.isprintable() and 0 < len(given) <= 64 else _new_request_id()
+        self.address: str = client[0] if client else ""
+        given = self.headers.get(b"x-request-id")
+        self.id = _new_request_id() if given is None else _request_id(given)
 
     def header(self, name: bytes) -> str:
         """Return a header, or the empty string."""
@@ -104,6 +132,10 @@ class HttpRequest:
 
     async def body(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Return the body. Raises HttpError 413 above the limit, ClientGone when the client disconnects."""
+        if self.exchange is not None and (whole := self.exchange.whole_body()) is not None:
+            if len(whole) > limit_bytes:
+                raise _too_large(limit_bytes)
+            return whole
         self._check_declared(limit_bytes)
         body, more = await self._piece()
         if more:
@@ -152,7 +184,7 @@ class HttpRequest:
             return await self._receive()
 
         copy = HttpRequest(self.scope, receive)
-        copy.id = self.id
+        copy.id, copy.exchange = self.id, None
         return copy
 
     @property
@@ -204,6 +236,8 @@ async def until_gone(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
 class TrackedSend:
     """Sends the messages of one response, and records that it has begun."""
 
+    __slots__ = ("_send", "begun")
+
     def __init__(self, send: Send) -> None:
         self._send = send
         self.begun = False
@@ -251,8 +285,29 @@ class HttpResponse:
             *((k.lower().encode(), v.encode("latin-1")) for k, v in self.headers.items()),
         ]
 
+    async def answer(self, request: HttpRequest, send: Send) -> None:
+        """Send the response to ``request``, in one write where its web server offers that."""
+        if request.exchange is not None:
+            lines = self._lines(request.id)
+            if lines and request.exchange.respond(self.status, lines, self.content):
+                return
+        await self.send(send, request.id)
+
+    def _lines(self, request_id: str) -> bytes:
+        """Return the headers as lines; nothing where one could end its line early."""
+        lines = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (
+            self.content_type,
+            len(self.content),
+            request_id.encode("latin-1"),
+        )
+        for name, value in self.headers.items():
+            if not (name.isprintable() and value.isprintable()):
+                return b""
+            lines += f"{name.lower()}: {value}\r\n".encode("latin-1")
+        return lines
+
     async def send(self, send: Send, request_id: str) -> None:
-        """Send the response."""
+        """Send the response by messages of ASGI."""
         headers = self.head(request_id)
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.content})

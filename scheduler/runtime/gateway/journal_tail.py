@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Set
+from typing import Any, Protocol, cast
 
 import redis
 import redis.asyncio
@@ -21,6 +21,7 @@ from domain.events import (
     ConfigApplied,
     NodeForgetAsked,
     NodeJoined,
+    NodeRevoked,
     TrajectoryFinished,
 )
 from domain.ids import trajectory_key
@@ -43,11 +44,14 @@ BUSY_SECONDS = 0.001
 #: Pause of a process that waits for nothing: each read costs Redis and it a wake-up.
 IDLE_PAUSE_SECONDS = 0.02
 #: A lost cancellation takes effect after this time.
-BLOCK_SECONDS = 1.0
+BLOCK_SECONDS = 5.0
 
 
 class FollowsJournal(Protocol):
     """A reducer that a tail feeds beside itself."""
+
+    def concerns(self, kinds: Set[type]) -> bool:
+        """Return whether an entry with events and decisions of ``kinds`` is for this reducer."""
 
     def reduce(self, entry: JournalEntry) -> None:
         """Fold one entry."""
@@ -120,6 +124,14 @@ class JournalTail(JournalReducer):
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._renewals[action_id].append(future)
         return future
+
+    def postpone(self, action_id: str, future: asyncio.Future[Any]) -> None:
+        """Resolve ``future`` with another one, which goes on waiting in its place: a client waits no longer."""
+        futures = self._waiters.get(action_id, [])
+        if future in futures and not future.done():
+            later = future.get_loop().create_future()
+            futures[futures.index(future)] = later
+            future.set_result(later)
 
     def discard(self, action_id: str, future: asyncio.Future[ActionResponse | None]) -> None:
         """Drop a future that was not resolved."""
@@ -194,8 +206,10 @@ class JournalTail(JournalReducer):
                 try:
                     entry = read_entry(stream_id, fields)
                     self.reduce(entry)
+                    kinds = {*map(type, entry.events), *map(type, entry.decisions)}
                     for reducer in self.also:
-                        reducer.reduce(entry)
+                        if reducer.concerns(kinds):
+                            reducer.reduce(entry)
                 except Unreadable as error:
                     log.error("a journal entry is skipped: %s", error)
                     self._skip()
@@ -227,7 +241,7 @@ class JournalTail(JournalReducer):
         self._refresh()
         self._joined(event.node.name, event.node.incarnation)
 
-    @on(NodeForgetAsked, ConfigApplied)
+    @on(NodeForgetAsked, NodeRevoked, ConfigApplied)
     def _capacity_changed(self, _: object) -> None:
         self._refresh()
 

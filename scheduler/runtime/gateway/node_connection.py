@@ -1,4 +1,4 @@
-"""Connections to the worker of one node: requests with streamed bodies, websockets, and refusals.
+"""Connections to the worker of one node: requests with streamed bodies, short ones, websockets, and refusals.
 
 Raised are `NotConnected` (nothing was sent), `FormerSecret` (the worker was started again), `ElsewhereNow` (it does not
 hold the environment), and `Unavailable`: the request was sent, and whether it was executed is unknown. A refusal is
@@ -8,15 +8,16 @@ that has a status of its own, as 502 for a closed port, is an `HttpError`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from contract.door_address import DOOR_HEADER, DoorAddress, unreachable
 from domain.errors import (
     CapacityError,
     Conflict,
@@ -27,8 +28,11 @@ from domain.errors import (
     TangramError,
     Unavailable,
 )
+from scheduler.runtime.fleet_router.worker_http import BrokenOff, HttpConnection, NotReached
 from scheduler.runtime.gateway.http import HttpError
-from scheduler.runtime.redis.door_addresses import DoorAddress
+
+if TYPE_CHECKING:  # imported by its first use: a web process starts without it
+    import httpx
 
 CONNECT_SECONDS: Final = 3.0
 #: Idle connections to a node are closed after this time, before the node closes them.
@@ -37,7 +41,6 @@ IDLE_CONNECTIONS: Final = 64
 #: Largest message of a websocket.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 _PROBLEM: Final = "tangram-problem"
-_DOOR: Final = "tangram-door"
 _MAX_PROBLEM_BYTES: Final = 65_536
 
 #: Bytes, or pieces as they arrive.
@@ -89,11 +92,14 @@ class NodeConnection:
     """Address of a node, and the connections to it."""
 
     def __init__(self, name: str, address: DoorAddress) -> None:
+        import httpx
+
         self.name = name
         self.address = address
         self._transport = httpx.AsyncHTTPTransport(
             uds=address.socket_path,
             trust_env=False,
+            verify=False,  # the door speaks plain HTTP: no certificates are loaded for it
             limits=httpx.Limits(
                 max_connections=None,
                 max_keepalive_connections=IDLE_CONNECTIONS,
@@ -101,11 +107,14 @@ class NodeConnection:
             ),
         )
         self.authority = "node" if address.socket_path is not None else address.address
+        self.short = ShortRequests(address, self.authority)
         self._open = 0
         self._retired = False
 
     async def send(self, call: DoorCall) -> DoorAnswer:
         """Send a request; return the answer without its body. Raises httpx.HTTPError."""
+        import httpx
+
         idle = call.idle_seconds
         timeouts = {
             "connect": CONNECT_SECONDS,
@@ -135,6 +144,7 @@ class NodeConnection:
     async def retire(self) -> None:
         """Close the connections once their requests have ended."""
         self._retired = True
+        self.short.close()
         await self._close_unused()
 
     async def _close_unused(self) -> None:
@@ -153,6 +163,8 @@ class DoorAnswer:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the pieces of the body. Raises Unavailable when the node breaks off."""
+        import httpx
+
         try:
             async for piece in cast("AsyncIterator[bytes]", self._response.stream):
                 yield piece
@@ -176,8 +188,78 @@ class DoorAnswer:
             await self._node.released()
 
 
+class ShortRequests:
+    """Requests without a body that have short answers, over connections of their own.
+
+    httpx takes a millisecond of CPU time for one, and every action in a session makes one.
+    """
+
+    def __init__(self, address: DoorAddress, authority: str) -> None:
+        self._address = address
+        self._head = f"host: {authority}\r\nauthorization: Bearer {address.secret}\r\n\r\n"
+        self._idle: list[HttpConnection] = []
+        self._closed = False
+
+    async def answer(
+        self, call: DoorCall, idle_seconds: float
+    ) -> tuple[int, Mapping[bytes, bytes], bytes]:
+        """Send a request; return status, headers and body. Raises NotConnected, BrokenOff, NotReached."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in call.headers.items())
+        connection = await self._connection()
+        try:
+            request = f"{call.method} {call.target} HTTP/1.1\r\n{lines}{self._head}"
+            connection.send(request.encode(), idle_seconds)
+            await connection.head()
+            content = bytearray()
+            while (piece := await connection.piece()) is not None:
+                content += piece
+            return connection.status, connection.headers, bytes(content)
+        finally:
+            if connection.release() and not self._closed and len(self._idle) < IDLE_CONNECTIONS:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def close(self) -> None:
+        """Close idle connections, and each other one after its request."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _connection(self) -> HttpConnection:
+        while self._idle:
+            if not (kept := self._idle.pop()).closed:
+                return kept
+        loop, path = asyncio.get_running_loop(), self._address.socket_path
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if path is not None:
+                    return (await loop.create_unix_connection(HttpConnection, path))[1]
+                host, _, port = self._address.address.rpartition(":")
+                return (await loop.create_connection(HttpConnection, host.strip("[]"), int(port)))[
+                    1
+                ]
+        except OSError as error:
+            raise NotConnected(_named(error)) from error
+
+
+async def ask_node(call: DoorCall, idle_seconds: float, node: NodeConnection) -> bytes:
+    """Send a short request; return the body. Raises as `send_request`."""
+    try:
+        status, headers, content = await node.short.answer(call, idle_seconds)
+    except (BrokenOff, NotReached) as error:
+        raise Unavailable(f"node {node.name} does not answer ({error})") from error
+    if DOOR_HEADER.encode() not in headers:
+        raise Unavailable(_not_its_own(node))
+    if (code := headers.get(_PROBLEM.encode())) is not None:
+        raise _problem(status, code.decode(), content)
+    return content
+
+
 async def send_request(call: DoorCall, node: NodeConnection) -> DoorAnswer:
     """Send a request. Raises NotConnected, FormerSecret, ElsewhereNow, Unavailable, and what the node raises."""
+    import httpx
+
     try:
         answer = await node.send(call)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -187,11 +269,9 @@ async def send_request(call: DoorCall, node: NodeConnection) -> DoorAnswer:
             f"node {node.name} does not answer ({_named(error)}); whether it was done is unknown"
         )
         raise Unavailable(detail) from error
-    if _DOOR not in answer.headers:
+    if DOOR_HEADER not in answer.headers:
         await answer.close()
-        raise Unavailable(
-            f"node {node.name} has too many connections, or its address is not its own"
-        )
+        raise Unavailable(_not_its_own(node))
     code = answer.headers.get(_PROBLEM)
     if code is not None:
         try:
@@ -237,18 +317,17 @@ class _Handshake(connect):
         return exc
 
 
+def _not_its_own(node: NodeConnection) -> str:
+    return f"node {node.name} has too many connections, or its address is not its own"
+
+
 def _named(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def unreachable(node: NodeConnection, error: Exception) -> str:
-    where = f"node {node.name} ({node.address.hostname or node.address.address})"
-    if node.address.socket_path is None:
-        return f"{where} cannot be reached at {node.address.address}: {_named(error)}"
-    return (
-        f"{where} cannot be reached by its socket: {_named(error)}. A node on another machine needs"
-        " TANGRAM_NODE_DOOR=0.0.0.0:PORT"
-    )
+def not_connected(node: NodeConnection, error: Exception) -> str:
+    """Say that no connection was made."""
+    return unreachable(node.name, node.address, _named(error))
 
 
 def _problem(status: int, code: str, body: bytes) -> Exception:

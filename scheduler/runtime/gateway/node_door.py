@@ -40,9 +40,10 @@ from scheduler.runtime.gateway.node_connection import (
     NodeConnection,
     NodeSocket,
     NotConnected,
+    ask_node,
+    not_connected,
     open_socket,
     send_request,
-    unreachable,
 )
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 
@@ -106,6 +107,21 @@ class NodeDoorClient:
                 yield answer
             finally:
                 await answer.close()
+
+    async def ask(
+        self,
+        project: str,
+        trajectory: str,
+        path: str,
+        query: Mapping[str, str],
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> bytes:
+        """Return the answer to a GET request that is short, at a fifth of the cost of `request`. Raises as `request`."""
+        key = trajectory_key(project, trajectory)
+        target = f"{quote(path)}?{urlencode(query)}"
+        with self.counted(project):
+            call = DoorCall("GET", target, {_TRAJECTORY: quote(key)}, None, idle_seconds)
+            return await self._at_place(key, partial(ask_node, call, idle_seconds), True)
 
     @asynccontextmanager
     async def on_node(
@@ -240,11 +256,11 @@ class NodeDoorClient:
             raise Unavailable(f"node {name} was started again; send it again") from None
         again = await self._node(name)
         if again.address == node.address:
-            raise Unavailable(unreachable(node, failure)) from failure
+            raise Unavailable(not_connected(node, failure)) from failure
         try:
             return await attempt(again)
         except (NotConnected, FormerSecret) as error:
-            raise Unavailable(unreachable(again, error)) from error
+            raise Unavailable(not_connected(again, error)) from error
 
     async def _node(self, name: str) -> NodeConnection:
         known = self._nodes.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -96,10 +97,15 @@ def checked_name(name: str, what: str) -> str:
 def wait_seconds(query: Mapping[str, str], prefer: str = "") -> float:
     """Return the seconds that the client waits (``?wait=`` or ``Prefer: wait=``), bounded."""
     text = query.get("wait")
-    if text is None:
+    if text is None and prefer:
         asked = re.search(r"(?:^|[,;\s])wait=(\d+)", prefer)
         text = asked[1] if asked else "0"
-    return min(number(text or "0", "wait"), MAX_WAIT_SECONDS)
+    return _wait_seconds(text or "0")
+
+
+@lru_cache(64)
+def _wait_seconds(text: str) -> float:
+    return min(number(text, "wait"), MAX_WAIT_SECONDS)
 
 
 def number(text: str, name: str, most: float = 1e9) -> float:

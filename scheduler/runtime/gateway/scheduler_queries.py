@@ -6,18 +6,19 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import redis
 import redis.asyncio
 
 from contract.fleet_status import FleetsStatus
+from contract.pool_demands import PoolDemand
 from contract.receipts import TrajectoryDetails, TrajectoryReceipt
 from contract.responses import ActionResponse, DecisionsResponse, QueuesResponse
 from contract.rollout_status import RolloutsStatus
 from contract.selector_status import SelectorsStatus
-from contract.status import SystemStatus
+from contract.status import NodeLoad, SystemStatus
 from domain.codec import Reply, decode_reply, encode
 from domain.errors import CapacityError, Conflict, InvalidRequest, NotFound, Unavailable
 from domain.events import (
@@ -25,6 +26,8 @@ from domain.events import (
     ActionQueried,
     DecisionsQueried,
     FileRequested,
+    NodeLoadsQueried,
+    PoolDemandsQueried,
     QueuesQueried,
     StatusQueried,
     TrajectoriesForked,
@@ -60,10 +63,15 @@ _trajectories = msgspec.msgpack.Decoder(TrajectoryDetails)
 _listed_trajectories = msgspec.msgpack.Decoder(list[TrajectoryReceipt])
 _snapshot_reports = msgspec.msgpack.Decoder(SnapshotReport)
 _fork_reports = msgspec.msgpack.Decoder(ForkReport)
+_loads = msgspec.msgpack.Decoder(dict[str, NodeLoad])
+_demands = msgspec.msgpack.Decoder(dict[str, PoolDemand])
 _statuses = msgspec.msgpack.Decoder(SystemStatus)
 _fleets = msgspec.msgpack.Decoder(FleetsStatus)
 _selectors = msgspec.msgpack.Decoder(SelectorsStatus)
 _rollouts = msgspec.msgpack.Decoder(RolloutsStatus)
+
+#: Longest wait for a reply of any query; then the connection is looked at again.
+LISTEN_SECONDS: Final = 10.0
 
 
 class NotLive(Exception):
@@ -95,7 +103,7 @@ class SchedulerQueries:
                 async with self._client.pubsub() as pubsub:
                     await pubsub.subscribe(self.channel)
                     while keep_running():
-                        self._take(await pubsub.get_message(timeout=1.0))
+                        self._take(await pubsub.get_message(timeout=LISTEN_SECONDS))
             except redis.RedisError as error:
                 log.warning("replies cannot be received: %s", error)
                 self._listening.clear()
@@ -128,7 +136,7 @@ class SchedulerQueries:
             request_id=request_id,
             reply_to=self.channel,
         )
-        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS, project or "")
         if not reply.ok:
             raise NotLive(reply.detail)
         return _views.decode(reply.body)
@@ -139,7 +147,7 @@ class SchedulerQueries:
         question = TrajectoryQueried(
             project=project, trajectory=name, request_id=request_id, reply_to=self.channel
         )
-        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS, project)
         if not reply.ok:
             raise NotFound(f"there is no trajectory {name!r} open or finished lately")
         return _trajectories.decode(reply.body)
@@ -150,7 +158,7 @@ class SchedulerQueries:
         question = TrajectoriesQueried(
             project=project or "", door=door, request_id=request_id, reply_to=self.channel
         )
-        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS)
+        reply = await self._ask(request_id, encode(question), ANSWER_SECONDS, project or "")
         return _listed_trajectories.decode(reply.body)
 
     async def status(self) -> SystemStatus:
@@ -159,6 +167,24 @@ class SchedulerQueries:
         question = StatusQueried(request_id=request_id, reply_to=self.channel)
         reply = await self._ask_first(request_id, encode(question))
         return _statuses.decode(reply.body)
+
+    async def node_loads(self) -> dict[str, NodeLoad]:
+        """Return what hangs on each node. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = NodeLoadsQueried(request_id=request_id, reply_to=self.channel)
+        reply = await self._ask_first(request_id, encode(question))
+        if not reply.ok:
+            raise Unavailable(reply.detail)
+        return _loads.decode(reply.body)
+
+    async def pool_demands(self, pools: tuple[str, ...]) -> dict[str, PoolDemand]:
+        """Return what waits and runs in pools. Raises Unavailable."""
+        request_id = secrets.token_hex(8)
+        question = PoolDemandsQueried(request_id=request_id, reply_to=self.channel, pools=pools)
+        reply = await self._ask_first(request_id, encode(question))
+        if not reply.ok:
+            raise Unavailable(reply.detail)
+        return _demands.decode(reply.body)
 
     async def decisions(self, limit: int) -> DecisionsResponse:
         """Return recent decisions of policies. Raises Unavailable."""
@@ -296,7 +322,7 @@ class SchedulerQueries:
             door=door,
         )
         seconds = FORK_SECONDS if on_busy == REFUSE else FORK_WAIT_SECONDS
-        reply = await self._ask(request_id, packed(event), seconds)
+        reply = await self._ask(request_id, packed(event), seconds, project)
         _raise_refusal(reply)
         return _fork_reports.decode(reply.body)
 
@@ -315,7 +341,7 @@ class SchedulerQueries:
             snapshot=name,
         )
         seconds = FORK_SECONDS if on_busy == REFUSE else FORK_WAIT_SECONDS
-        reply = await self._ask(request_id, encode(event), seconds)
+        reply = await self._ask(request_id, encode(event), seconds, project)
         _raise_refusal(reply)
         return _snapshot_reports.decode(reply.body)
 
@@ -330,13 +356,16 @@ class SchedulerQueries:
             path=path,
             reply_to=self.channel,
         )
-        _raise_refusal(await self._ask(request_id, encode(event), TRANSFER_SECONDS))
+        reply = await self._ask(request_id, encode(event), TRANSFER_SECONDS, project)
+        _raise_refusal(reply)
 
-    async def _ask(self, request_id: str, message: bytes, timeout_seconds: float) -> Reply:
-        """Send a query in its place among the submissions, and return its reply. Raises Unavailable."""
+    async def _ask(
+        self, request_id: str, message: bytes, timeout_seconds: float, project: str = ""
+    ) -> Reply:
+        """Send a query in its place among the submissions of ``project``, and return its reply. Raises Unavailable."""
 
         async def send() -> None:
-            await self._submitter.append([message])
+            await self._submitter.append([message], follows=project)
 
         return await self._answered(request_id, send, timeout_seconds)
 

@@ -74,11 +74,8 @@ async def session_refusal(door: NodeDoorClient, action: Action) -> InvalidReques
         return None
     wanted = "command" if work.command and not work.queue else "input"
     try:
-        async with door.request(
-            action.project, action.trajectory, "GET", f"/sessions/{work.session}",
-            query={"for": wanted}, idle_seconds=_IDLE_SECONDS,
-        ) as answer:  # fmt: skip
-            await answer.body()
+        path, asked = f"/sessions/{work.session}", {"for": wanted}
+        await door.ask(action.project, action.trajectory, path, asked, _IDLE_SECONDS)
     except Unavailable:
         return None
     except HttpError:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,15 +38,14 @@ MAX_BACKLOG = 20_000
 BACKLOG_EVERY_APPENDS = 32
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Pending:
     messages: Sequence[bytes]
+    follows: str
     key: str
     remember: bytes
     loads: Sequence[Load]
-    done: asyncio.Future[bytes | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    done: asyncio.Future[bytes | None]
 
 
 class Submitter:
@@ -70,6 +69,7 @@ class Submitter:
         self,
         messages: Sequence[bytes],
         *,
+        follows: str = "",
         key: str = "",
         remember: bytes = b"",
         loads: Sequence[Load] = (),
@@ -77,7 +77,8 @@ class Submitter:
     ) -> bytes | None:
         """Append messages; return the ``remember`` of an earlier request with the same ``key``.
 
-        ``loads``: what the messages add to the queues of projects. ``urgent``: they report on granted work, and
+        ``loads``: what the messages, ordered by project, add to the queues of projects. ``follows``: the project whose
+        earlier messages are handled before these. ``urgent``: they report on granted work, and
         are not refused while the loop lags. Returns None when the messages were
         appended. Raises HttpError 429 when a project would pass a limit, CapacityError when the loop
         lags too far behind, Unavailable when Redis fails (the messages may be appended all the same).
@@ -88,10 +89,10 @@ class Submitter:
                 raise CapacityError(
                     "too many requests wait for the scheduler", retry_after_seconds=2
                 )
-        pending = _Pending(messages, key, remember, loads)
-        self._pending.append(pending)
+        done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Pending(messages, follows, key, remember, loads, done))
         self._something.set()
-        return await pending.done
+        return await done
 
     async def run(self) -> None:
         """Append pending messages until cancelled."""
@@ -137,16 +138,16 @@ class Submitter:
         self._appends += 1
         if self._appends % BACKLOG_EVERY_APPENDS == 0:
             await self._check_backlog()
-        if not any(pending.key or pending.loads for pending in batch):
+        if not any(pending.key or pending.loads or pending.follows for pending in batch):
             messages = [message for pending in batch for message in pending.messages]
             if messages:  # empty when every item of a batch was refused
                 await self._connection.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
             return [None] * len(batch)
-        keys: list[str] = [self._keys.inbox, self._keys.project_loads]
+        keys: list[str] = [self._keys.inbox, self._keys.project_loads, self._keys.arrivals]
         args: list[Argument] = [IDEMPOTENCY_SECONDS]
         for pending in batch:
             keys.append(pending.key)
-            args += [pending.remember, len(pending.loads)]
+            args += [pending.remember, pending.follows, len(pending.loads)]
             for load in pending.loads:
                 args += [*load, *msgspec.structs.astuple(limits_of(load.project))]
             args += [len(pending.messages), *pending.messages]

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from contract.machine_facts import DiskFacts
 from domain.ports import DiskUsing, EnvironmentDisk
 from managers.common.disk_space import (
     DiskFloors,
     DiskJudge,
     DiskLevel,
+    DiskSpace,
     DiskVerdict,
     largest_writer,
     read_space,
@@ -29,6 +31,9 @@ from scheduler.runtime.redis.clients import keep_running
 log = logging.getLogger(__name__)
 
 _CALM_SECONDS: Final = 1.0
+#: With much room the pause is what a writer of `_FASTEST` bytes a second needs to come near a floor, at most this.
+_LATEST_SECONDS: Final = 5.0
+_FASTEST: Final = 4 * 2**30
 #: Between two looks while a disk is near a floor: a fast writer fills the rest of a small disk in a second.
 _NEAR_SECONDS: Final = 0.1
 
@@ -51,6 +56,16 @@ class DiskGuard:
         self._is_helpless = False
         #: Why new work is refused; empty while it is not.
         self.refusal = ""
+        self._spaces: list[DiskSpace] = []
+
+    def disk_facts(self) -> tuple[DiskFacts, ...]:
+        """Return the file systems as they were seen last."""
+        return tuple(
+            DiskFacts(
+                each.path, each.free_bytes, each.total_bytes, int(self._judge.floor_bytes(each))
+            )
+            for each in self._spaces
+        )
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -65,7 +80,7 @@ class DiskGuard:
     async def look(self) -> float:
         """Look at the disks once and do what they demand; return the pause until the next look."""
         folders = [*self._folders, *(each for user in self._users for each in user.disk_folders())]
-        spaces = await asyncio.to_thread(read_space, folders)
+        spaces = self._spaces = await asyncio.to_thread(read_space, folders)
         verdict = self._judge.judge(spaces)
         self._announce(verdict)
         if verdict.level is DiskLevel.FULL:
@@ -74,8 +89,9 @@ class DiskGuard:
             self._is_helpless = False
             for user in self._users:
                 user.disk_is_free()
-        near = verdict.level is not DiskLevel.FREE or self._judge.is_near(spaces)
-        return _NEAR_SECONDS if near else _CALM_SECONDS
+        if verdict.level is not DiskLevel.FREE or self._judge.is_near(spaces):
+            return _NEAR_SECONDS
+        return min(_LATEST_SECONDS, max(_CALM_SECONDS, self._judge.room_bytes(spaces) / _FASTEST))
 
     def _announce(self, verdict: DiskVerdict) -> None:
         """Refuse new work, or take it again, when that changes."""

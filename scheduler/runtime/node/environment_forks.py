@@ -36,6 +36,8 @@ from domain.ports import Driver, Forking, Snapshotting
 from domain.redis_keys import Keys
 from domain.snapshots import SnapshotFacts, SnapshotReport
 from scheduler.runtime.node.reporter import Reporter
+from scheduler.runtime.node.snapshot_copies import SnapshotCopies
+from scheduler.runtime.object_store.objects import ObjectStore
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
 log = logging.getLogger(__name__)
@@ -59,9 +61,11 @@ class EnvironmentForks:
         node: str,
         reporter: Reporter,
         driver: Driver | None,
+        store: ObjectStore | None = None,
     ) -> None:
         self._client = client
         self._registry = SnapshotRegistry(client, keys)
+        self.copies = SnapshotCopies(self._registry, store)
         self._node = node
         self._reporter = reporter
         self._driver = driver
@@ -164,6 +168,7 @@ class EnvironmentForks:
         )
         try:
             if await self._registry.add(facts):
+                self.copies.keep(facts, driver.export_snapshot)
                 return report
             known = await self._registry.find(project, order.snapshot)
         except redis.RedisError as error:
@@ -175,7 +180,7 @@ class EnvironmentForks:
         return report
 
     async def drop_unregistered(self) -> None:
-        """Delete the snapshots of this node that were removed while its worker was away."""
+        """Delete the snapshots of this node that were removed while its worker was away, and copy the others."""
         driver = self._driver
         if not isinstance(driver, Snapshotting):
             return
@@ -184,5 +189,7 @@ class EnvironmentForks:
                 known = await self._registry.find(project, name)
                 if known is None:
                     await driver.drop_snapshot(project, name)
+                elif known.node == self._node:
+                    self.copies.keep(known, driver.export_snapshot)
         except (TangramError, OSError) as error:
             log.warning("snapshots that were removed are still here: %s", error)

@@ -6,6 +6,9 @@ Rules
 3. A resize that precedes the start of the driver applies to the start.
 4. A command that was not started is marked on disk before its report (`unstarted`), so that a successor which reads
    its order again does not run it.
+5. A start is reported after `START_SECONDS`, or with the end before that: of a command that ends at once the scheduler
+   and all its readers handle one report instead of two. Until then the order counts as granted, and a node that dies
+   has its start mark, as between any start and its report.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +34,9 @@ from scheduler.runtime.node.routing import DriverRouting
 from scheduler.runtime.stored_actions import stored_result, with_inputs
 
 log = logging.getLogger(__name__)
+
+#: Commands that take less have no report of their start.
+START_SECONDS: Final = 0.003
 
 
 class _Stopped(Exception):
@@ -128,15 +134,18 @@ class OrderExecutor:
         if before is not None:
             await asyncio.wait({before})  # an earlier attempt is still being ended
 
-        has_started = False
+        reporting: asyncio.TimerHandle | None = None
 
-        def started() -> None:
-            nonlocal has_started
-            has_started = True
+        def report_start() -> None:
             self._reporter.report(
                 ActionStarted(action_id=order.id, node=self._node, attempt=order.attempt)
             )
             settled()
+
+        def started() -> None:
+            nonlocal reporting
+            loop = asyncio.get_running_loop()
+            reporting = loop.call_later(START_SECONDS, report_start)  # rule 5
 
         try:
             report = await self._report_of(order, started)
@@ -146,12 +155,14 @@ class OrderExecutor:
             detail = f"the driver raised {type(error).__name__}: {error}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
         self._resized.pop(order.mark, None)
-        unrun = report.never_started or (order.action.kind is Kind.EXEC and not has_started)
+        unrun = report.never_started or (order.action.kind is Kind.EXEC and reporting is None)
         if unrun and self._unstarted is not None:
             await self._unstarted(order.mark)
         reward = await _read_reward(order, report)
         left = report.result or report.answer
         result = NO_RESULT if left is None else await stored_result(left, self._bodies)
+        if reporting is not None:
+            reporting.cancel()
         self._finished(order, report, settled, reward, result)
         if self._running.get(order.id) is asyncio.current_task():
             del self._running[order.id]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,12 +20,7 @@ from domain.allocation import Home
 from domain.codec import NodeCommand
 from domain.confinement import SANDBOX_CURE, can_sandbox
 from domain.decisions import RemoveEnvironment
-from domain.events import (
-    ActionFinished,
-    EnvironmentRemoved,
-    NodeJoined,
-    NodeRefuses,
-)
+from domain.events import ActionFinished, EnvironmentRemoved, NodeJoined, NodeRefuses
 from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.ports import (
@@ -44,6 +37,7 @@ from domain.ports import (
 from domain.ports.images import KeepsPrepared
 from domain.protection import Protection
 from domain.redis_keys import Keys
+from domain.version import VERSION
 from managers.common.disk_space import DiskFloors
 from managers.registry import Registry
 from scheduler.runtime.body_store import BodyStore
@@ -51,31 +45,29 @@ from scheduler.runtime.node.commands import CommandReader
 from scheduler.runtime.node.disk_guard import DiskGuard
 from scheduler.runtime.node.door.areas import door_routes
 from scheduler.runtime.node.door.server import DoorOptions, NodeDoor
-from scheduler.runtime.node.driver_facts import driver_facts
 from scheduler.runtime.node.environment_forks import EnvironmentForks
 from scheduler.runtime.node.file_transfers import FileTransfers
 from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
+from scheduler.runtime.node.life_signs import LifeSigns
 from scheduler.runtime.node.order_executor import BackgroundTasks, OrderExecutor
 from scheduler.runtime.node.progress import CommandProgress
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.routing import DriverRouting
 from scheduler.runtime.node.snapshot_fetcher import SnapshotFetcher
 from scheduler.runtime.node.unstarted import UnstartedAttempts, unstarted_report
+from scheduler.runtime.object_store.objects import ObjectStore
+from scheduler.runtime.object_store.store_address import open_store
 from scheduler.runtime.redis.clients import keep_running
-from scheduler.runtime.redis.connection import AsyncRedisConnection, read_stream_async
+from scheduler.runtime.redis.connection import AsyncRedisConnection
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from scheduler.runtime.redis.response_streams import RedisResponseStreams
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.5
-#: A node without a sign of life for this time is lost.
-ALIVE_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 #: Pause before another attempt to remove an environment: its engine may be restarting.
 REMOVE_AGAIN_SECONDS = 5.0
-READ_ENTRIES = 64
-BLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +82,12 @@ class NodeOptions:
     #: Folders whose file systems need free space; those of drivers are known to them.
     disk_folders: Sequence[Path] = ()
     disk_floors: DiskFloors = field(default_factory=DiskFloors)
+    #: Path at which the leader accepts nodes of this machine; None: all goes through Redis.
+    leader_socket: Path | None = None
+    #: Wall clock of this machine.
+    clock: Callable[[], float] = time
+    #: It has a Redis user of its own: it reports in a stream of its own, and not in the inbox.
+    own_user: bool = False
 
 
 class Forgotten(Exception):
@@ -108,6 +106,7 @@ class NodeWorker:
         closing: Sequence[Callable[[], None]] = (),
         door: NodeDoor | None = None,
         bodies: BodyStore | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         self._client = client
         self._commands = AsyncRedisConnection(client)
@@ -120,17 +119,20 @@ class NodeWorker:
         self._bodies = bodies or BodyStore(None)
         self._routing = DriverRouting(drivers)
         self._reader = CommandReader(client, keys, options.name)
-        self._reporter = Reporter(client, keys)
+        own = options.name if options.own_user else ""
+        self._reporter = Reporter(client, keys, options.leader_socket, own)
         self._transfers = FileTransfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
         self._forks = EnvironmentForks(
-            client, keys, options.name, self._reporter, self._routing.by_kind.get(Kind.EXEC)
+            client, keys, options.name, self._reporter, self._routing.by_kind.get(Kind.EXEC), store
         )
         self._background = BackgroundTasks()
         self._unstarted = UnstartedAttempts(options.state_directory)
         users = [each for each in drivers if isinstance(each, DiskUsing)]
         self._guard = DiskGuard(options.disk_folders, users, options.disk_floors, self._refuse)
-        self._epoch = 0
-        self._has_joined = False
+        self._life = LifeSigns(
+            client, keys, options.name, drivers, self._guard, door, options.clock
+        )
+        self._epoch, self._has_joined = 0, False
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
@@ -152,6 +154,7 @@ class NodeWorker:
             if self._door is not None:
                 await self._door.close()
             self._commands.close()
+            await self._forks.copies.close()
             for driver in self._drivers:
                 await driver.close()
             self._unstarted.close()
@@ -228,6 +231,7 @@ class NodeWorker:
         )
         self._log_protection(inventory)
         self._reporter.report(NodeJoined(node=inventory), self.joined.set)
+        self._reporter.stream = self._stream
         self._has_joined = True
         if self._guard.refusal:
             self._refuse(self._guard.refusal)
@@ -280,12 +284,11 @@ class NodeWorker:
 
     async def _read(self) -> None:
         await self.joined.wait()
+        await (leader := self._reporter.leader).tend()
         after = self._progress.position
         while keep_running():
             try:
-                entries = await read_stream_async(
-                    self._commands, self._stream, after, READ_ENTRIES, BLOCK_SECONDS
-                )
+                entries = await leader.next_commands(self._commands, self._stream, after)
             except redis.RedisError as error:
                 log.warning("commands wait, redis does not answer: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -377,6 +380,8 @@ class NodeWorker:
         saved = self._progress.position
         while keep_running():
             await asyncio.sleep(HEARTBEAT_SECONDS)
+            if self.joined.is_set():
+                await self._reporter.leader.tend()
             try:
                 await self._show_life()
                 if self._progress.position != saved or self._progress.has_spent():
@@ -385,16 +390,7 @@ class NodeWorker:
                 log.warning("the sign of life is not stored, redis does not answer: %s", error)
 
     async def _show_life(self) -> None:
-        milliseconds = int(ALIVE_SECONDS * 1000)
-        name = self._options.name
-        own = {"role": "node", "pid": os.getpid(), "at": time()}
-        facts = {**own, **await driver_facts(self._drivers)}
-        async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.set(self._keys.alive(name), self.identity.incarnation, px=milliseconds)
-            pipeline.hset(self._keys.workers, f"node@{name}", json.dumps(facts))
-            await pipeline.execute()
-        if self._door is not None:
-            await self._door.publish()
+        await self._life.show(self.identity.incarnation)
 
     async def _saved_position(self) -> str:
         saved = cast("bytes | None", await self._client.get(f"{self._stream}:position"))
@@ -441,19 +437,22 @@ def node_worker(
     pool: str,
     state_directory: Path,
     settings: Mapping[str, str],
-    version: str = "",
+    version: str = VERSION,
     open_secret: Callable[[str], str] = str,
+    leader_socket: Path | None = None,
 ) -> NodeWorker:
     """Return a worker that offers the resources that the managers find on this machine.
 
-    ``open_secret``: see `DriverContext`. Raises InvalidRequest when a declared setting (``cpus``, ``gpus``) cannot be read.
+    ``leader_socket``: see `NodeOptions`; ``open_secret``: `DriverContext`. Raises InvalidRequest when a declared setting (``cpus``, ``gpus``) cannot be read.
     """
     for problem in registry.problems:
         log.warning("a manager was left out: %s", problem)
     resources: dict[str, ResourceInventory] = {}
     drivers: list[Driver] = []
     response_streams = RedisResponseStreams(client, keys)
-    fetch_snapshot = SnapshotFetcher(client, keys).fetch
+    own_user = bool(settings.get("own_redis_user"))
+    store = open_store(settings.get("object_store", ""))
+    fetch_snapshot = SnapshotFetcher(client, keys, own_user=own_user, store=store).fetch
     for kind, manager in registry.managers.items():
         context = DriverContext(
             name, state_directory / kind, dict(resources), dict(settings), response_streams,
@@ -469,17 +468,17 @@ def node_worker(
     named = [Path(each) for each in settings.get("disk_folders", "").split(":") if each]
     options = NodeOptions(
         name, pool, state_directory, resources, version, [*named, state_directory],
-        DiskFloors.parse(settings),
+        DiskFloors.parse(settings), leader_socket, own_user=own_user,
     )  # fmt: skip
     door = NodeDoor(
-        DoorAddresses(client, keys),
+        DoorAddresses(client, keys, own_key=options.own_user),
         name,
         DoorOptions.parse(settings, state_directory / "door"),
-        door_routes(drivers),
+        door_routes(drivers, store),
     )
     folder = settings.get("bodies_directory", "")
     bodies = BodyStore(Path(folder) if folder else None)
-    return NodeWorker(client, keys, options, drivers, [response_streams.close], door, bodies)
+    return NodeWorker(client, keys, options, drivers, [response_streams.close], door, bodies, store)
 
 
 __all__ = ["Forgotten", "NodeOptions", "NodeWorker", "node_worker"]

@@ -33,9 +33,11 @@ from scheduler.runtime.rollouts.worker_calls import WorkerCalls
 log = logging.getLogger(__name__)
 
 ROLE: Final = "rollout"
-HEARTBEAT_SECONDS: Final = 1.0
+HEARTBEAT_SECONDS: Final = 1.5
 #: A worker without a sign of life for this time is lost.
 ALIVE_SECONDS: Final = 5.0
+#: The addresses of doors are stored again this often.
+DOOR_SECONDS: Final = 12.0
 #: Longest time in which a worker that stops reports its end.
 LEAVE_SECONDS: Final = 2.0
 #: The hash has one field. Earlier it had one for each name: the count continues behind the largest.
@@ -77,7 +79,7 @@ class WorkerMembership:
         doors: Sequence[PublishedDoor] = (),
         pause: Pause = asyncio.sleep,
     ) -> None:
-        """``doors``: are published with each sign of life."""
+        """``doors``: are published every `DOOR_SECONDS`."""
         self._doors = tuple(doors)
         self._client = client
         self._keys = keys
@@ -86,7 +88,7 @@ class WorkerMembership:
         self._slots = slots
         self._handlers = tuple(handlers)
         self._pause = pause
-        self._shown_at = float("-inf")
+        self._shown_at = self._published_at = float("-inf")
 
     async def run(self) -> None:
         """Join, and stay a member until cancelled; then leave."""
@@ -137,8 +139,10 @@ class WorkerMembership:
                     ROLE, slots=self._slots, held=len(assignments.held), handlers=self._handlers
                 )
                 await self._client.hset(self._keys.workers, f"{ROLE}@{assignments.worker}", life)
+            if monotonic() - self._published_at >= DOOR_SECONDS:
                 for door in self._doors:
                     await door.publish()
+                self._published_at = monotonic()
         except redis.RedisError as error:
             log.warning("rollout worker %s shows no life: %s", assignments.worker, error)
 

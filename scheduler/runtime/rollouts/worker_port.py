@@ -83,6 +83,7 @@ class WorkerPort:
         self._pause = pause
         self._threads = ThreadPoolExecutor(LOG_THREADS, "rollout-log")
         self._progress: dict[str, ProgressReport] = {}
+        self._reported = asyncio.Event()
         #: Assignments whose logs are fenced, and withdrawals.
         self._ready: asyncio.Queue[Assigned | Withdrawn] = asyncio.Queue()
 
@@ -122,6 +123,7 @@ class WorkerPort:
     async def report(self, rollout: Rollout, attempt: int, progress: RolloutProgress) -> None:
         """Report progress: for pages, without any guarantee."""
         self._progress[rollout.id] = ProgressReport(rollout.id, attempt, progress)
+        self._reported.set()
 
     # The log
 
@@ -296,7 +298,9 @@ class WorkerPort:
 
     async def _send_progress(self) -> None:
         while keep_running():
+            await self._reported.wait()
             await self._pause(PROGRESS_SECONDS)
+            self._reported.clear()
             reports, self._progress = tuple(self._progress.values()), {}
             if reports:
                 worker = self._assignments.worker

@@ -16,7 +16,7 @@ from contract.responses import ActionResponse, BatchItemResponse, BatchResponse,
 from contract.routes import API_PREFIX
 from domain.action import Action, ActionState
 from domain.codec import encode
-from domain.errors import InvalidRequest, TangramError
+from domain.errors import InvalidRequest, NotFound, TangramError
 from domain.events import ActionCancelRequested, ActionSubmitted
 from domain.ids import ActionId
 from domain.principals import Principal
@@ -70,13 +70,15 @@ class Actions:
         body = await request.body()
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
         payload = decode(_payload, body)
-        action = await self._admitted(payload, principal, request.scope.get(DOOR, ""))
-        action = await with_stored_inputs(action, self._context.bodies)
-        await self._check_session(request, action)
-        context, new = (
-            self._context,
-            _Submission([action], [submission(action)], action.id.encode()),
-        )
+        context, door = self._context, request.scope.get(DOOR, "")
+        try:
+            action = context.admission.action(payload, principal, door)
+        except (InvalidRequest, NotFound):
+            action = await self._admitted(payload, principal, door)
+        if action.exec is not None or action.call is not None:
+            action = await with_stored_inputs(action, context.bodies)
+            await self._check_session(request, action)
+        new = _Submission([action], [submission(action)], action.id.encode())
         future = context.tail.finish_of(action.id) if seconds else None
         try:
             before = await self._append_once(request, turn_of(principal), action.project, body, new)
@@ -115,12 +117,17 @@ class Actions:
     ) -> bytes | None:
         """Append; return what the first request with this Idempotency-Key stored, if any."""
         turns, ids = self._context.turns, [action.id for action in new.actions]
-        await turns.take(turn, submits=True)
+        if not turns.passes(turn, submits=True):
+            await turns.take(turn, submits=True)
         # Before: the journal may have the actions before the answer of Redis is here.
         turns.sent(turn, ids)
         before: bytes | None = b""
         try:
-            before = await self._append_unless_known(request, project, body, new)
+            if b"idempotency-key" in request.headers:
+                before = await self._append_unless_known(request, project, body, new)
+            else:
+                loads = loads_of(new.actions)
+                before = await self._context.submitter.append(new.messages, loads=loads)
         finally:
             if before is not None:
                 for action_id in ids:
@@ -168,6 +175,7 @@ class Actions:
                 results.append(BatchItemResponse(202, action.id, ActionState.QUEUED))
             except TangramError as error:
                 results.append(_refused(error, request))
+        accepted.sort(key=lambda item: item.action.project)
         if not idempotency_key(request):
             await self._append_in_turns(request, turn, accepted, results)
             return HttpResponse(202, raw=_answer(results))
@@ -234,7 +242,7 @@ class Actions:
             reason=reason,
             asked=asked_by(request, principal),
         )
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=view.project)
         return HttpResponse(202, AcceptedAction(action_id, view.state, cancelling=True))
 
 

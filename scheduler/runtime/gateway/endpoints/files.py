@@ -2,7 +2,8 @@
 
 The first write into a trajectory places it, as its first action would, and makes its environment; nothing
 else passes the scheduler loop, and no byte passes Redis. A small body is kept until the node has answered,
-so that it can be sent again; a larger one is passed on as it arrives.
+so that it can be sent again; a larger one is passed on as it arrives. With an object store that clients reach, a large
+file goes there by a signed URL: this process learns its digest and size, and the node reads or writes the content.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from contract.receipts import RemovedFile, WrittenFile
-from contract.requests import FileModeRequest, MoveRequest
+from contract.receipts import RemovedFile, SignedObject, WrittenFile
+from contract.requests import FileModeRequest, MoveRequest, UploadRequest
 from domain.errors import Conflict, Gone, InvalidRequest, NotFound
 from domain.ids import TrajectoryKey, trajectory_key
 from domain.ports.files import (
@@ -29,6 +30,12 @@ from scheduler.runtime.gateway.http import HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.node_connection import Body, DoorAnswer
 from scheduler.runtime.gateway.relaying import relay
 from scheduler.runtime.gateway.request_parsing import checked_name, decode, number
+from scheduler.runtime.object_store.objects import (
+    FILES,
+    ContentDigest,
+    ObjectStore,
+    object_key,
+)
 
 SMALL_BYTES: Final = 64 * 1024
 #: An archive may be unpacked or a tree removed for so long without a sign of life.
@@ -45,6 +52,11 @@ _PASSED_ON: Final = (
 #: What an environment wrote is shown by no browser as a page.
 _CAREFUL: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
 
+#: A signed URL is valid for so long.
+SIGNED_SECONDS: Final = 900.0
+
+_uploads = msgspec.json.Decoder(UploadRequest)
+_contents = msgspec.json.Decoder(ContentDigest)
 _moves = msgspec.json.Decoder(MoveRequest)
 _modes = msgspec.json.Decoder(FileModeRequest)
 _facts = msgspec.json.Decoder(FileFacts)
@@ -63,6 +75,8 @@ class Files:
     ) -> HttpResponse:
         """PUT /trajectories/{id}/files: the body becomes the file."""
         query = {"path": _path(request, path), **_mode(request), **_attributes(request)}
+        if (stored := request.query().get("stored")) is not None:
+            query["stored"] = stored
         project = await self._project(request, principal, name)
         await self._ensure(project, name)
         body, headers = await _upload(request)
@@ -157,6 +171,37 @@ class Files:
         )
         return _json(201, found)
 
+    async def upload_url(self, request: HttpRequest, principal: Principal) -> HttpResponse:
+        """POST /uploads: where the client can store a content."""
+        wanted = decode(_uploads, await request.body())
+        project, store = await self._context.project(request, principal), self._store()
+        key = object_key(FILES, project, wanted.sha256)
+        url = await store.upload_url(key, SIGNED_SECONDS)
+        return _signed(url, wanted.sha256, wanted.size_bytes)
+
+    async def download_url(
+        self, request: HttpRequest, principal: Principal, name: str
+    ) -> HttpResponse:
+        """POST /trajectories/{id}/downloads: the node stores the file."""
+        await request.body()
+        least = request.query().get("least_bytes", "0")
+        query = {"path": _path(request), "least_bytes": str(int(number(least, "least_bytes")))}
+        project, store = await self._project(request, principal, name), self._store()
+        if await store.download_url(object_key(FILES, project, "0" * 64), 1.0) is None:
+            raise _no_store()
+        found = _contents.decode(
+            await self._ask("POST", "/objects", project, name, query, seconds=TREE_SECONDS)
+        )
+        key = object_key(FILES, project, found.sha256)
+        return _signed(
+            await store.download_url(key, SIGNED_SECONDS), found.sha256, found.size_bytes
+        )
+
+    def _store(self) -> ObjectStore:
+        if self._context.objects is None:
+            raise _no_store()
+        return self._context.objects
+
     async def _project(self, request: HttpRequest, principal: Principal, name: str) -> str:
         checked_name(name, "trajectory")
         return await self._context.project(request, principal)
@@ -237,6 +282,20 @@ async def _upload(request: HttpRequest) -> tuple[Body, dict[str, str]]:
         return await request.body(SMALL_BYTES), {}
     pieces: AsyncIterator[bytes] = request.chunks(MAX_UPLOAD_BYTES)
     return pieces, {"content-length": declared} if declared.isdigit() else {}
+
+
+def _no_store() -> Conflict:
+    return Conflict(
+        "this Tangram has no object store that clients reach: send files through the web process,"
+        " or set TANGRAM_OBJECT_STORE=s3://…",
+        code="no_object_store",
+    )
+
+
+def _signed(url: str | None, sha256: str, size_bytes: int) -> HttpResponse:
+    if url is None:
+        raise _no_store()
+    return HttpResponse(201, SignedObject(url, sha256, size_bytes, SIGNED_SECONDS))
 
 
 def _json(status: int, content: bytes) -> HttpResponse:

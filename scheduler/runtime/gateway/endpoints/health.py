@@ -171,5 +171,9 @@ def _keep_own(status: SystemStatus, project: str) -> None:
 
 
 def _without_histograms(worker: dict[str, Any]) -> dict[str, Any]:
-    """Leave out lists, which only ``/metrics`` reads."""
-    return {name: fact for name, fact in worker.items() if not isinstance(fact, list)}
+    """Leave out lists, which only ``/metrics`` reads, and the machine, which the doctor judges."""
+    return {
+        name: fact
+        for name, fact in worker.items()
+        if not isinstance(fact, list) and name != "machine"
+    }

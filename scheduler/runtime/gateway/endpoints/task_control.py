@@ -43,7 +43,7 @@ class TaskControl:
         project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
         event = TaskPaused(project=project, task=task, paused=paused, asked=asked)
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=project)
         return HttpResponse(202, ChangedTask(task, project, paused=paused))
 
     async def prioritise(
@@ -54,7 +54,7 @@ class TaskControl:
         project = await self._project(request, principal, task)
         asked = asked_by(request, principal)
         event = TaskPrioritised(project=project, task=task, priority=priority, asked=asked)
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=project)
         return HttpResponse(202, ChangedTask(task, project, priority=priority))
 
     async def cancel(self, request: HttpRequest, principal: Principal, task: str) -> HttpResponse:
@@ -65,7 +65,7 @@ class TaskControl:
         event = TaskCancelRequested(
             project=project, task=task, reason=reason, asked=asked_by(request, principal)
         )
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=project)
         return HttpResponse(202, ChangedTask(task, project, cancelling=True))
 
     async def evict(self, request: HttpRequest, principal: Principal, service: str) -> HttpResponse:

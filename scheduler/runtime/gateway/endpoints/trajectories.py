@@ -60,7 +60,7 @@ class Trajectories:
         check_metadata(payload.metadata)
         project, pool = await self._place(payload, principal)
         event = TaskOpened(project=project, task=payload.id, pool=pool, metadata=payload.metadata)
-        await self._context.submitter.append([packed(event)])
+        await self._context.submitter.append([packed(event)], follows=project)
         return HttpResponse(201, OpenedTask(payload.id, project, pool or None))
 
     async def open(self, request: HttpRequest, principal: Principal) -> HttpResponse:
@@ -81,7 +81,7 @@ class Trajectories:
             door=request.scope.get(DOOR, ""),
             pause_seconds=payload.pause_seconds or 0.0,
         )
-        await self._context.submitter.append([packed(event)])
+        await self._context.submitter.append([packed(event)], follows=project)
         found = await self._context.queries.trajectory(project, payload.id)
         if found.state != "open":
             raise Conflict(
@@ -135,7 +135,7 @@ class Trajectories:
             only_later=payload.only_later,
             paused=payload.paused,
         )
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=project)
         found = await self._context.queries.trajectory(project, name)
         if found.state != "open":
             raise Conflict(f"trajectory {name!r} is {found.state}: only an open one is renewed")
@@ -150,7 +150,7 @@ class Trajectories:
         if found.state != "open":
             return HttpResponse(200, _receipt(name, project, found))
         event = TrajectoryFinished(project=project, trajectory=name)
-        await self._context.submitter.append([encode(event)])
+        await self._context.submitter.append([encode(event)], follows=project)
         # From now on its files, ports and sessions are not found, although its node removes them a moment later.
         self._context.tail.places.close(trajectory_key(project, name))
         return HttpResponse(202, _receipt(name, project, replace(found, state="finishing")))

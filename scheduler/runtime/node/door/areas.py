@@ -17,6 +17,7 @@ from scheduler.runtime.node.door import (
     watching,
 )
 from scheduler.runtime.node.door.routes import DoorRoutes
+from scheduler.runtime.object_store.objects import ObjectStore
 
 #: Called once with the table and the drivers of the node.
 AREAS: tuple[Callable[[DoorRoutes, Sequence[Driver]], None], ...] = (
@@ -32,9 +33,9 @@ AREAS: tuple[Callable[[DoorRoutes, Sequence[Driver]], None], ...] = (
 )
 
 
-def door_routes(drivers: Sequence[Driver]) -> DoorRoutes:
+def door_routes(drivers: Sequence[Driver], objects: ObjectStore | None = None) -> DoorRoutes:
     """Return the routes of all areas."""
-    routes = DoorRoutes()
+    routes = DoorRoutes(objects)
     for add_routes in AREAS:
         add_routes(routes, drivers)
     return routes

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from domain.errors import InvalidRequest
+from domain.errors import Conflict, InvalidRequest
 from domain.ports import Driver, EnvironmentFiles, FileFacts, FileReader, FileServing, FileWriter
 from domain.ports.files import MAX_ENTRIES, MAX_UPLOAD_BYTES, FileGuarding
 from scheduler.runtime.node.door.routes import (
@@ -24,6 +24,15 @@ from scheduler.runtime.node.door.routes import (
     DoorResponse,
     DoorRoutes,
     NotHere,
+)
+from scheduler.runtime.object_store.objects import (
+    FILES,
+    SETTING,
+    ContentDigest,
+    ObjectStore,
+    digest_of,
+    missing,
+    object_key,
 )
 
 #: Files up to this size are read or written at once.
@@ -41,7 +50,7 @@ def add_routes(routes: DoorRoutes, drivers: Sequence[Driver]) -> None:
     serving = next((driver for driver in drivers if isinstance(driver, FileServing)), None)
     if serving is None:
         return
-    files = FileHandlers(serving)
+    files = FileHandlers(serving, routes.objects)
     routes.add("GET", "/files", files.read)
     routes.add("PUT", "/files", files.write)
     routes.add("DELETE", "/files", files.remove)
@@ -52,6 +61,7 @@ def add_routes(routes: DoorRoutes, drivers: Sequence[Driver]) -> None:
     routes.add("POST", "/move", files.move)
     routes.add("GET", "/tree", files.pack)
     routes.add("PUT", "/tree", files.unpack)
+    routes.add("POST", "/objects", files.store)
 
 
 class ByteRange(NamedTuple):
@@ -86,8 +96,9 @@ def byte_range(header: str, size_bytes: int) -> ByteRange | None:
 class FileHandlers:
     """Handlers of files."""
 
-    def __init__(self, driver: FileServing) -> None:
+    def __init__(self, driver: FileServing, objects: ObjectStore | None) -> None:
         self._driver = driver
+        self._objects = objects
 
     async def _of(self, request: DoorRequest) -> EnvironmentFiles:
         try:
@@ -133,7 +144,7 @@ class FileHandlers:
     async def write(self, request: DoorRequest) -> DoorResponse:
         """PUT /files: the body becomes the file."""
         files, path = await self._writable(request), request.query.get("path", "")
-        size = _declared(request)
+        size, pieces = await self._content(request)
         begin: Callable[[], FileWriter] = partial(
             files.write_file,
             path,
@@ -142,15 +153,53 @@ class FileHandlers:
             attributes=_attributes(request),
         )
         if size is not None and size <= SMALL_BYTES:
-            content = await request.body(SMALL_BYTES)
-            return _json(await asyncio.to_thread(_write_small, begin, content), 201)
+            small = b"".join([piece async for piece in pieces])
+            return _json(await asyncio.to_thread(_write_small, begin, small), 201)
         writer = await asyncio.to_thread(begin)
         try:
-            async for piece in _bounded(request):
+            async for piece in pieces:
                 await asyncio.to_thread(writer.write, piece)
             return _json(await asyncio.to_thread(writer.commit), 201)
         finally:
             await asyncio.shield(asyncio.to_thread(writer.abort))
+
+    async def _content(self, request: DoorRequest) -> tuple[int | None, AsyncIterator[bytes]]:
+        """Return size and pieces of what is to be written: the body, or an object of the trajectory's project."""
+        sha256 = request.query.get("stored")
+        if sha256 is None:
+            return _declared(request), _bounded(request)
+        store, key = self._store(), _key(request, sha256)
+        facts = await store.head(key)
+        if facts is None:
+            raise missing(key)
+        if facts.size_bytes > MAX_UPLOAD_BYTES:
+            raise _too_large()
+        return facts.size_bytes, store.get(key)
+
+    async def store(self, request: DoorRequest) -> DoorResponse:
+        """POST /objects: put a file into the object store, by its digest."""
+        files, path, store = await self._of(request), request.query.get("path", ""), self._store()
+        found = ContentDigest("", 0)
+        for turn in range(2):
+            reader = await asyncio.to_thread(files.open_file, path)
+            size = reader.facts.size_bytes
+            if size < int(request.query.get("least_bytes", "0")):
+                reader.close()
+                raise Conflict(f"{path!r} has {size} bytes: read it as a file", code="small_file")
+            pieces = _pieces(reader, ByteRange(0, size))
+            if turn:
+                await store.put(_key(request, found.sha256), found.size_bytes, pieces)
+            else:
+                found = await digest_of(pieces)
+        return _json(found, 201)
+
+    def _store(self) -> ObjectStore:
+        if self._objects is None:
+            raise Conflict(
+                f"this node has no {SETTING}: give it that of the web processes",
+                code="no_object_store",
+            )
+        return self._objects
 
     async def remove(self, request: DoorRequest) -> DoorResponse:
         """DELETE /files: with ``recursive`` a whole directory."""
@@ -252,8 +301,16 @@ async def _bounded(request: DoorRequest) -> AsyncIterator[bytes]:
     async for piece in request.chunks():
         size += len(piece)
         if size > MAX_UPLOAD_BYTES:
-            raise DoorError(413, "too_large", f"the body is larger than {MAX_UPLOAD_BYTES} bytes")
+            raise _too_large()
         yield piece
+
+
+def _too_large() -> DoorError:
+    return DoorError(413, "too_large", f"the body is larger than {MAX_UPLOAD_BYTES} bytes")
+
+
+def _key(request: DoorRequest, sha256: str) -> str:
+    return object_key(FILES, request.trajectory.partition("/")[0], sha256)
 
 
 def _declared(request: DoorRequest) -> int | None:

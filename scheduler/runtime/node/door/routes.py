@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
 
+from contract import door_address
 from domain.errors import (
     CapacityError,
     Conflict,
@@ -30,13 +31,14 @@ from domain.errors import (
 )
 from domain.ids import TrajectoryKey
 from scheduler.runtime.asgi_socket import AsgiSocket
+from scheduler.runtime.object_store.objects import ObjectStore
 
 #: Header of a request: the key of its trajectory, percent-encoded.
 TRAJECTORY_HEADER: Final = b"tangram-trajectory"
 #: Header of a response: it is the problem of this code, not what a handler returned.
 PROBLEM_HEADER: Final = b"tangram-problem"
 #: Header of every response of a door: a full server, or another one, does not send it.
-DOOR_HEADER: Final = b"tangram-door"
+DOOR_HEADER: Final = door_address.DOOR_HEADER.encode()
 NOT_HERE: Final = "not_here"
 _STATUSES: Final = ((NotFound, 404), (Conflict, 409), (Gone, 410), (InvalidRequest, 422))
 
@@ -125,15 +127,26 @@ class DoorMatch(NamedTuple):
 class DoorRoutes:
     """Table of the routes of one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, objects: ObjectStore | None = None) -> None:
+        """``objects``: the store that handlers may use."""
+        self.objects = objects
         self._routes: list[tuple[str, re.Pattern[str], Any]] = []
+        self._short: list[tuple[str, re.Pattern[str]]] = []
 
-    def add(self, method: str, template: str, handler: Handler) -> None:
+    def add(self, method: str, template: str, handler: Handler, *, short: bool = False) -> None:
         """Bind ``handler``; ``{path}`` takes the rest of the path, any other parameter a segment.
 
-        Method ``*`` takes all methods.
+        Method ``*`` takes all methods. ``short``: the handler waits for nothing, so the end of the connection is not
+        watched meanwhile.
         """
-        self._routes.append((method, _pattern(template), handler))
+        pattern = _pattern(template)
+        self._routes.append((method, pattern, handler))
+        if short:
+            self._short.append((method, pattern))
+
+    def is_short(self, method: str, path: str) -> bool:
+        """Return whether the handler of a request waits for nothing."""
+        return any(method == served and pattern.fullmatch(path) for served, pattern in self._short)
 
     def add_socket(self, template: str, handler: SocketHandler) -> None:
         """Bind the handler of a websocket."""

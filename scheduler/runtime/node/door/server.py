@@ -26,10 +26,11 @@ from typing import Final, NamedTuple
 import redis
 import uvicorn
 
+from contract.door_address import UNIX, DoorAddress
 from domain.errors import InvalidRequest
 from scheduler.runtime.node.door.application import DoorApplication
 from scheduler.runtime.node.door.routes import DoorRoutes
-from scheduler.runtime.redis.door_addresses import UNIX, DoorAddress, DoorAddresses
+from scheduler.runtime.redis.door_addresses import DoorAddresses
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class DoorOptions(NamedTuple):
     directory: Path
     #: ``host:port`` to listen on; empty: a unix socket, for web processes of the same machine.
     listen: str = ""
-    #: ``host:port`` under which web processes reach it (default: this host's name, and the port).
+    #: ``host:port`` under which web processes reach it (default: this host's name, and the port); port 0: the one that it listens on.
     advertise: str = ""
 
     @classmethod
@@ -139,10 +140,10 @@ class NodeDoor:
 
     async def open(self, incarnation: int) -> None:
         """Listen and serve. Raises OSError when the address cannot be used."""
-        secret = secrets.token_urlsafe(32)
+        secret, of_snapshots = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._listening, address = self._listen(incarnation)
-        self.address = DoorAddress(address, secret, incarnation, socket.gethostname())
-        self._server = door_server(DoorApplication(self._routes, secret))
+        self.address = DoorAddress(address, secret, incarnation, socket.gethostname(), of_snapshots)
+        self._server = door_server(DoorApplication(self._routes, secret, of_snapshots))
         self._serving = asyncio.create_task(self._server.serve([self._listening]))
 
     async def publish(self) -> None:
@@ -171,7 +172,9 @@ class NodeDoor:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host.strip("[]"), int(port)), family=family)
             bound = listening.getsockname()[1]
-            return listening, self._options.advertise or f"{socket.gethostname()}:{bound}"
+            reached, _, known = self._options.advertise.rpartition(":")
+            port = known if known.strip("0") else bound
+            return listening, f"{reached or socket.gethostname()}:{port}"
         path = self._path = self._socket_path(f"door-{incarnation}.sock")
         for former in path.parent.glob("door-*.sock"):
             former.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def add_routes(routes: DoorRoutes, drivers: Sequence[Driver]) -> None:
     served = SessionRoutes(keeping[0])
     routes.add("POST", "/sessions", served.open)
     routes.add("GET", "/sessions", served.all)
-    routes.add("GET", _ONE, served.get)
+    routes.add("GET", _ONE, served.get, short=True)
     routes.add("DELETE", _ONE, served.close)
     routes.add("POST", f"{_ONE}/input", served.send)
     routes.add("POST", f"{_ONE}/interrupt", served.interrupt)
