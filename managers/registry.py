@@ -19,7 +19,6 @@ from domain.inventory import ResourceInventory
 from domain.ports import Driver, DriverContext, Ledger, LedgerFactory, Manager
 from managers.cpu.ledger import CpuLedger
 from managers.cpu.probe import probe_cpu, probe_memory
-from managers.gpu.ledger import ChunkLedger
 from managers.gpu.probe import probe_gpu
 from managers.llm.fleet_ledger import SlotLedger
 from managers.llm.ledger import LlmLedger
@@ -45,6 +44,13 @@ def _cpu_driver(context: DriverContext) -> Driver:
     raise InvalidRequest(f"backend is {backend!r}: give process or docker")
 
 
+def _chunk_ledger(resource: ResourceId, inventory: ResourceInventory) -> Ledger:
+    # Imported here: it loads numpy, which only the scheduler's loop needs.
+    from managers.gpu.ledger import ChunkLedger
+
+    return ChunkLedger(resource, inventory)
+
+
 def _call_driver(context: DriverContext) -> Driver:
     from managers.quota.call_driver import CallDriver
 
@@ -67,7 +73,7 @@ BUILT_IN: Final = (
     ),
     Manager(
         "gpu",
-        ChunkLedger,
+        _chunk_ledger,
         make_driver=_gpu_driver,
         probe=probe_gpu,
         description="GPUs of a node, in aligned chunks of 1, 2, 4 and 8; calls services there",

@@ -140,11 +140,15 @@ class DiskJudge:
 
     def is_near(self, spaces: Sequence[DiskSpace]) -> bool:
         """Say whether a file system may be short soon, so that looks should be frequent."""
-        floors = self._floors
-        return any(
-            space.free_bytes < 4 * min(floors.short_bytes, space.total_bytes * floors.short_share)
-            for space in spaces
-        )
+        return any(self.floor_bytes(space) > space.free_bytes / 4 for space in spaces)
+
+    def room_bytes(self, spaces: Sequence[DiskSpace]) -> float:
+        """Return what can be written until looks should be frequent: the least over the file systems."""
+        return min((each.free_bytes - 4 * self.floor_bytes(each) for each in spaces), default=0.0)
+
+    def floor_bytes(self, space: DiskSpace) -> float:
+        """Return the free space below which a file system is short."""
+        return min(self._floors.short_bytes, space.total_bytes * self._floors.short_share)
 
 
 def _describe(space: DiskSpace) -> str:

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple
 from domain.errors import InvalidRequest
 
 _MEMINFO: Final = Path("/proc/meminfo")
-#: Version 2, then version 1 of control groups, as seen from inside a container.
-_MEMORY_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+_OWN_GROUPS: Final = Path("/proc/self/cgroup")
+#: Roots of control groups of version 2 and 1, and the file with the limit of each group.
+_UNIFIED: Final = (Path("/sys/fs/cgroup"), "memory.max")
+_BY_CONTROLLER: Final = (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
 
 
 class MemoryShares(NamedTuple):
@@ -64,9 +63,11 @@ def _declared(settings: Mapping[str, str], name: str, *, least: int) -> int | No
     return int(text)
 
 
-def real_memory_bytes(meminfo: Path = _MEMINFO, limits: Sequence[Path] = _MEMORY_LIMITS) -> int:
-    """Return the machine's memory, or the smaller limit of this process's control group."""
+def real_memory_bytes(meminfo: Path = _MEMINFO, limits: Sequence[Path] | None = None) -> int:
+    """Return the machine's memory, or the smallest limit of this process's control groups (default of ``limits``)."""
     total = _meminfo_total(meminfo)
+    if limits is None:
+        limits = limits_above(_OWN_GROUPS.read_text() if _OWN_GROUPS.exists() else "")
     for limit in limits:
         try:
             text = limit.read_text().strip()
@@ -76,6 +77,23 @@ def real_memory_bytes(meminfo: Path = _MEMINFO, limits: Sequence[Path] = _MEMORY
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def limits_above(groups: str) -> list[Path]:
+    """Return the files that may limit a process: of its group and of those above it. ``groups``: ``/proc/<pid>/cgroup``.
+
+    Inside a container its group is the root. A job of Slurm sees the whole tree, and its limit is that of a group above.
+    """
+    found: list[Path] = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = _BY_CONTROLLER if controllers else _UNIFIED
+        own = root / path.lstrip("/")
+        above = [own, *own.parents]
+        found += [each / name for each in above[: above.index(root) + 1]]
+    return found
 
 
 def _meminfo_total(meminfo: Path) -> int:

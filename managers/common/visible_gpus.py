@@ -16,6 +16,9 @@ from domain.ports import RunOrder
 #: Files that every CUDA program opens, whichever GPU it uses; those that configure cards left out.
 _COMMON: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
+#: Begins a setting that names GPUs.
+_CHOSEN: Final = "nvml:"
+
 
 class Device(NamedTuple):
     """The system's names of a GPU."""
@@ -59,9 +62,22 @@ def device_files(order: RunOrder, devices: Devices) -> tuple[str, ...]:
     return (*_COMMON, *own) if own else ()
 
 
+def is_measured(setting: str) -> bool:
+    """Whether a node's GPUs are those of NVML, all or some: ``nvml:0,3`` names some, a count declares GPUs."""
+    return not setting or setting.startswith(_CHOSEN)
+
+
+def chosen_gpus(setting: str) -> frozenset[str] | None:
+    """Return the GPUs that a setting names, as numbers or UUIDs; None: all."""
+    if not setting.startswith(_CHOSEN):
+        return None
+    names = setting.removeprefix(_CHOSEN).split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
 def find_devices(settings: Mapping[str, str]) -> dict[int, Device]:
     """Return the names of a node's GPUs from NVML; declared ones have none."""
-    if settings.get("gpus", "").strip():
+    if not is_measured(settings.get("gpus", "").strip()):
         return {}
     import pynvml
 

@@ -3,6 +3,9 @@
 Each access takes some ten microseconds, so it may happen in the event loop. Version 1 has a tree for
 each controller, version 2 one tree for all.
 
+In a job of Slurm the groups are Slurm's, and none is made: it ends what is in the groups of the job, and does not look
+below them nor elsewhere. So all that a node worker starts stays in the job, ends with it, and counts to its memory and cores.
+
 Source of names: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 """
 
@@ -12,6 +15,10 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: Slurm sets it in all processes of a job.
+SLURM_JOB: Final = "SLURM_JOB_ID"
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,9 @@ class MountPoints:
 
 
 def find_mounts(controllers: Collection[str], mounts: Path) -> MountPoints:
-    """Return the mount points that ``mounts`` (``/proc/self/mounts``) lists. Raises OSError."""
+    """Return the mount points that ``mounts`` (``/proc/self/mounts``) lists. Raises OSError, in a job of Slurm always."""
+    if job := os.environ.get(SLURM_JOB):
+        raise OSError(f"those of job {job} are Slurm's")
     by_controller: dict[str, Path] = {}
     unified: Path | None = None
     mounted: list[Path] = []
@@ -65,7 +74,7 @@ def read(path: Path | str) -> str:
         os.close(descriptor)
 
 
-def read_if_there(path: Path) -> str:
+def read_if_there(path: Path | str) -> str:
     """Return the content of a small file; empty when it is missing."""
     try:
         return read(path)
@@ -73,7 +82,7 @@ def read_if_there(path: Path) -> str:
         return ""
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path | str, text: str) -> None:
     """Write to a file of the kernel in one call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

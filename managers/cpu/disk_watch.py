@@ -357,7 +357,8 @@ class DiskWatch:
     async def run(self) -> None:
         """Run forever: look at environments that are due."""
         while True:
-            await asyncio.sleep(_FIRST_PAUSE_SECONDS / 2)
+            due = any(not math.isinf(each.due_at) for each in self._environments.values())
+            await asyncio.sleep(_FIRST_PAUSE_SECONDS * (0.5 if due else 2.0))
             now = self._clock()
             for name, each in list(self._environments.items()):
                 if each.due_at <= now:

@@ -29,12 +29,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from domain.allocation import Allocation
 from domain.errors import CapacityError
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
+from domain.ports.ledgers import unobserved
 from domain.resources import MILLI
 
 
@@ -52,6 +53,8 @@ class CpuLedger:
         self._light = 0
         #: Amount of holders that yield; it is in no other count.
         self._yielding = 0
+        #: See `ObservedLedger`.
+        self.changed: Callable[[], None] = unobserved
         self.resize_capacity(inventory)
 
     @property
@@ -157,6 +160,7 @@ class CpuLedger:
             self._light += amount
         self._holders[holder] = allocation
         self._held += amount
+        self.changed()
         return allocation
 
     def adopt(self, holder: str, allocation: Allocation) -> None:
@@ -173,6 +177,7 @@ class CpuLedger:
         for core in allocation.units:
             counts[core] = counts.get(core, 0) + 1
             self._classify(core)
+        self.changed()
 
     def release(self, holder: str) -> Allocation | None:
         """Release and return the allocation of ``holder``; None when it has none."""
@@ -188,6 +193,7 @@ class CpuLedger:
         counts = self._light_counts if allocation.shared else self._exclusive
         for core in allocation.units:
             self._drop_holder(counts, core)
+        self.changed()
         return allocation
 
     def _drop_holder(self, counts: dict[int, int], core: int) -> None:
@@ -219,6 +225,7 @@ class CpuLedger:
         allocation = Allocation(self.resource, amount, tuple(sorted(units)))
         self._holders[holder] = allocation
         self._held += more
+        self.changed()
         return allocation
 
     def _take_more(self, units: Sequence[int], count: int, prefer: Sequence[int]) -> list[int]:
@@ -284,6 +291,7 @@ class CpuLedger:
         self._free_milli = 0
         for core in self._group_of:
             self._classify(core)
+        self.changed()
 
     def _classify(self, core: int) -> None:
         """List ``core`` as shared, free or neither, from its holders."""

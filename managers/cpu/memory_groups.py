@@ -25,7 +25,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -75,19 +75,6 @@ class MemoryLimits:
 
 
 @dataclass(frozen=True)
-class GroupUse:
-    """Usage of a group since it was made."""
-
-    peak_bytes: int
-    #: Processes that the kernel killed because a limit was reached.
-    kills: int
-
-    def since(self, before: GroupUse) -> GroupUse:
-        """Return the same peak, with the kills since ``before``."""
-        return replace(self, kills=self.kills - before.kills)
-
-
-@dataclass(frozen=True)
 class _Files:
     """Names of the files of one version of control groups."""
 
@@ -117,6 +104,7 @@ class MemoryGroup:
     def __init__(self, directory: Path, files: _Files) -> None:
         self._at = directory
         self._files = files
+        self._events = f"{directory}/{files.events}"
         #: Bytes that it may use; 0 until it is limited.
         self.limit_bytes = 0
 
@@ -139,10 +127,13 @@ class MemoryGroup:
             write(self._at / self._files.swap, str(swap))
         self.limit_bytes = limit_bytes
 
-    def use(self) -> GroupUse:
-        """Return its usage. Raises OSError."""
-        peak = read_if_there(self._at / self._files.peak) or "0"
-        return GroupUse(int(peak), fields(read(self._at / self._files.events)).get("oom_kill", 0))
+    def kills(self) -> int:
+        """Return how many processes the kernel has killed because a limit was reached. Raises OSError."""
+        return fields(read(self._events)).get("oom_kill", 0)
+
+    def peak_bytes(self) -> int:
+        """Return the most that it has used; 0 where the kernel does not tell. Raises OSError."""
+        return int(read_if_there(self._at / self._files.peak) or "0")
 
     def reclaim(self) -> int:
         """Give back its page cache; return the bytes that were. Blocks, for a second per some GiB."""
@@ -256,12 +247,12 @@ class MemoryGroups:
         self._parent.remove()
 
 
-def describe_kills(use: GroupUse, limit_bytes: int) -> str:
-    """Return how often the kernel killed in a group with this limit, and the cure."""
-    times = "once" if use.kills == 1 else f"{use.kills} times"
+def describe_kills(kills: int, peak_bytes: int, limit_bytes: int) -> str:
+    """Return how often the kernel killed in a group with this limit and this peak, and the cure."""
+    times = "once" if kills == 1 else f"{kills} times"
     killed = f"the kernel killed {times} for lack of memory"
     # A group that never came near its limit lost a process to that of all environments together.
-    if 0 < use.peak_bytes < limit_bytes * _NEAR:
+    if 0 < peak_bytes < limit_bytes * _NEAR:
         return f"{killed}: all environments of this node together reached the limit of the node"
     return (
         f"{killed}: the environment may use {limit_bytes} bytes,"
@@ -274,14 +265,14 @@ def watch_kills(group: MemoryGroup | None) -> Callable[[], str]:
     if group is None:
         return str
     try:
-        before = group.use()
+        before = group.kills()
     except OSError:
         return str
 
     def since() -> str:
         with contextlib.suppress(OSError):
-            use = group.use().since(before)
-            return describe_kills(use, group.limit_bytes) if use.kills else ""
+            if kills := group.kills() - before:
+                return describe_kills(kills, group.peak_bytes(), group.limit_bytes)
         return ""
 
     return since

@@ -7,7 +7,10 @@ joins. A node without NVIDIA's library has no GPUs.
 
 The inventory includes the host memory for services (`managers.common.memory_shares`).
 
-Declared GPUs (``settings["gpus"]``, for tests and demos) have the declared memory; their existence is
+Where the engine of the cluster granted some of a machine's GPUs, ``settings["gpus"]`` names them, by number or UUID:
+``nvml:2,3``. The others are not looked at.
+
+Declared GPUs (a count in ``settings["gpus"]``, for tests and demos) have the declared memory; their existence is
 not checked.
 """
 
@@ -25,6 +28,7 @@ from domain.inventory import ResourceInventory
 from domain.ports import DriverContext, UnitUse
 from domain.resources import MAX_UNITS, MILLI
 from managers.common.memory_shares import memory_shares, real_memory_bytes
+from managers.common.visible_gpus import chosen_gpus, is_measured
 from managers.gpu.engines.leftovers import left_by
 
 _log = logging.getLogger(__name__)
@@ -45,24 +49,26 @@ class Gpu(NamedTuple):
 
 
 def probe_gpu(context: DriverContext) -> ResourceInventory:
-    """Return the GPUs that a node offers; ``settings["gpus"]`` declares their number."""
+    """Return the GPUs that a node offers; ``settings["gpus"]`` chooses among them, or declares their number."""
     declared = context.settings.get("gpus", "").strip()
-    if declared:
+    if declared and not is_measured(declared):
         memory = context.settings.get("gpu_memory_bytes", "").strip() or str(_DECLARED_BYTES)
         found = _declared(_count("gpus", declared), _count("gpu_memory_bytes", memory))
     else:
-        found = _found(context)
+        found = _found(context, chosen_gpus(declared))
     if not found.capacity:
         return found
     shares = memory_shares(context.settings, real_memory_bytes(), has_gpus=True)
     return replace(found, host_memory_bytes=shares.services_bytes)
 
 
-def _found(context: DriverContext) -> ResourceInventory:
+def _found(context: DriverContext, chosen: frozenset[str] | None) -> ResourceInventory:
     """Return the inventory that NVML reports."""
     import pynvml
 
-    found = read_gpus(pynvml, left_by(context.state_directory))
+    found = read_gpus(pynvml, left_by(context.state_directory), chosen)
+    if chosen is not None and len(found) < len(chosen):
+        _log.warning("of the GPUs %s NVML has %d", ", ".join(sorted(chosen)), len(found))
     for gpu in found:
         if gpu.trouble:
             _log.warning("GPU %d is not offered: %s", gpu.number, gpu.trouble)
@@ -80,10 +86,14 @@ def inventory_of(gpus: list[Gpu]) -> ResourceInventory:
     )
 
 
-def read_gpus(nvml: Any, ours: Callable[[int], bool] = lambda _: False) -> list[Gpu]:
+def read_gpus(
+    nvml: Any,
+    ours: Callable[[int], bool] = lambda _: False,
+    chosen: frozenset[str] | None = None,
+) -> list[Gpu]:
     """Read GPUs from NVML, given as the module ``pynvml``; without its library or driver, none.
 
-    ``ours`` returns whether this node worker, or a predecessor, started a process.
+    ``ours`` returns whether this node worker, or a predecessor, started a process. ``chosen``: numbers or UUIDs; None: all.
     """
     try:
         nvml.nvmlInit()
@@ -91,9 +101,21 @@ def read_gpus(nvml: Any, ours: Callable[[int], bool] = lambda _: False) -> list[
         _log.info("no GPUs are offered: %s", error)
         return []
     try:
-        return [_read(nvml, index, ours) for index in range(nvml.nvmlDeviceGetCount())]
+        return [
+            _read(nvml, index, ours)
+            for index in range(nvml.nvmlDeviceGetCount())
+            if chosen is None or chosen & {str(index), _uuid(nvml, index)}
+        ]
     finally:
         nvml.nvmlShutdown()
+
+
+def _uuid(nvml: Any, index: int) -> str:
+    try:
+        uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+    except nvml.NVMLError:
+        return ""
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
 
 def _read(nvml: Any, index: int, ours: Callable[[int], bool]) -> Gpu:

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from domain.errors import TangramError
 from domain.fleets import FleetWorker, TransferAdapter
+
+if TYPE_CHECKING:
+    import httpx
 
 #: Longest time for a probe of one worker, and for a move.
 PROBE_SECONDS: Final = 5.0
@@ -263,19 +265,21 @@ def _healthy(answer: Mapping[str, Any]) -> bool:
 
 
 async def _get(client: httpx.AsyncClient, url: str) -> Mapping[str, Any]:
-    return await _json(client, httpx.Request("GET", url), PROBE_SECONDS)
+    return await _json(client, client.build_request("GET", url), PROBE_SECONDS)
 
 
 async def _post(
     client: httpx.AsyncClient, url: str, body: Any, seconds: float = MOVE_SECONDS
 ) -> Mapping[str, Any]:
-    return await _json(client, httpx.Request("POST", url, json=body), seconds)
+    return await _json(client, client.build_request("POST", url, json=body), seconds)
 
 
 async def _json(
     client: httpx.AsyncClient, request: httpx.Request, seconds: float
 ) -> Mapping[str, Any]:
     """Return the JSON object of a good answer. Raises CacheMoveFailed."""
+    import httpx  # gateways use names of caches alone
+
     timeout = httpx.Timeout(seconds, connect=PROBE_SECONDS).as_dict()
     request.extensions["timeout"] = timeout
     try:

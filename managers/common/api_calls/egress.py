@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 
@@ -101,10 +102,16 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
+@lru_cache(1)
+def _certificates() -> ssl.SSLContext:
+    """Read the certificates of this machine once: it takes 20 ms, and each driver and delivery has a pool."""
+    return ssl.create_default_context()
+
+
 def open_connections(reach: Reach) -> httpcore.AsyncConnectionPool:
     """Return a pool of connections to addresses within ``reach``."""
     return httpcore.AsyncConnectionPool(
-        ssl_context=ssl.create_default_context(),
+        ssl_context=_certificates(),
         max_connections=MOST_CONNECTIONS,
         max_keepalive_connections=MOST_CONNECTIONS,
         keepalive_expiry=IDLE_SECONDS,

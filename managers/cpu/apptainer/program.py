@@ -108,8 +108,8 @@ def _has_range(file: Path, names: set[str]) -> bool:
     return False
 
 
-def forbidden_namespaces(kernel: Path = Path("/proc/sys")) -> str:
-    """Return why an ordinary account may not make user namespaces here, and the cure; empty where it may."""
+def forbidden_namespaces(kernel: Path = Path("/proc/sys"), *, for_root: bool = False) -> str:
+    """Return why an ordinary account, or root, may not make user namespaces here, and the cure; empty where it may."""
     for name, refusing, cure in (
         ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
         ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -118,6 +118,8 @@ def forbidden_namespaces(kernel: Path = Path("/proc/sys")) -> str:
             "kernel.apparmor_restrict_unprivileged_userns=0, or give Apptainer a profile of AppArmor",
         ),
     ):  # fmt: skip
+        if for_root and not name.startswith("user/"):
+            continue  # these restrict ordinary accounts alone
         try:
             found = (kernel / name).read_text().strip()
         except OSError:

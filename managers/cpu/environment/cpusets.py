@@ -29,6 +29,7 @@ from managers.cpu.cgroup_files import find_mounts, group_paths, read, write
 _ACTING: Final = "acting"
 _BACKGROUND: Final = "background"
 _PROCESSES: Final = "cgroup.procs"
+_CPUS: Final = "cpuset.cpus"
 _BALANCE: Final = "cpuset.sched_load_balance"
 #: Rounds of moving what forks meanwhile. Chains of forks needed three.
 _ROUNDS: Final = 100
@@ -39,17 +40,21 @@ class EnvironmentCores:
 
     def __init__(self, directory: Path) -> None:
         self._at = directory
+        # Each command of a session uses these files; joining a `Path` takes as long as reading one.
+        self._acting_cpus = f"{directory}/{_ACTING}/{_CPUS}"
+        self._acting_processes = f"{directory}/{_ACTING}/{_PROCESSES}"
+        self._background_processes = f"{directory}/{_BACKGROUND}/{_PROCESSES}"
         #: Tag of each command that acts → its CPUs.
         self._granted: dict[int, frozenset[int]] = {}
 
     def grant(self, tag: int, cpus: frozenset[int]) -> None:
         """Let the command ``tag`` run on ``cpus``, and move it there if it runs. Raises OSError."""
         self._granted[tag] = cpus
-        _set_cpus(self._at / _ACTING, frozenset().union(*self._granted.values()))
+        write(self._acting_cpus, _listed(frozenset().union(*self._granted.values())))
 
     def enter(self, pid: int, *, acting: bool) -> None:
         """Move a process. Raises OSError when it has ended."""
-        write(self._at / (_ACTING if acting else _BACKGROUND) / _PROCESSES, str(pid))
+        write(self._acting_processes if acting else self._background_processes, str(pid))
 
     def retire(self, pids: Iterable[int]) -> None:
         """Move processes to the shared cores; those that have ended are ignored."""
@@ -68,15 +73,15 @@ class EnvironmentCores:
     @property
     def entrance(self) -> Path:
         """The file to which a process writes ``0`` to enter the shared cores."""
-        return self._at / _BACKGROUND / _PROCESSES
+        return Path(self._background_processes)
 
     def resting(self) -> list[int]:
         """Return the processes on the shared cores."""
-        return _members(self._at / _BACKGROUND)
+        return _members(self._background_processes)
 
     def acting(self) -> list[int]:
         """Return the processes on granted cores."""
-        return _members(self._at / _ACTING)
+        return _members(self._acting_processes)
 
     def remove(self) -> bool:
         """Remove both sets; return whether they are gone. A set with processes stays."""
@@ -110,8 +115,8 @@ class CoreSets:
                 each.mkdir()
                 write(each / _BALANCE, self._balance)  # before it has CPUs
                 write(each / "cpuset.mems", self._memory_nodes)
-                write(each / "cpuset.cpus", read(self._at / "cpuset.cpus").strip())
-        _set_cpus(directory / _BACKGROUND, self._background)
+                write(each / _CPUS, read(self._at / _CPUS).strip())
+        write(directory / _BACKGROUND / _CPUS, _listed(self._background))
         return EnvironmentCores(directory)
 
     def rename(self, former: str, name: str) -> None:
@@ -149,7 +154,7 @@ def open_core_sets(
             directory.mkdir(exist_ok=True)
             write(directory / _BALANCE, balance)
             write(directory / "cpuset.mems", nodes)
-            write(directory / "cpuset.cpus", read(place / "cpuset.cpus").strip())
+            write(directory / _CPUS, read(place / _CPUS).strip())
             sets = CoreSets(directory, background, nodes, balance)
             trial = sets.of("trial")
             # Entering must be permitted, which opening for writing checks.
@@ -166,12 +171,12 @@ def open_core_sets(
     raise problem
 
 
-def _set_cpus(directory: Path, cpus: frozenset[int]) -> None:
-    write(directory / "cpuset.cpus", ",".join(map(str, sorted(cpus))))
+def _listed(cpus: frozenset[int]) -> str:
+    return ",".join(map(str, sorted(cpus)))
 
 
-def _members(directory: Path) -> list[int]:
+def _members(processes: str) -> list[int]:
     try:
-        return [int(pid) for pid in read(directory / _PROCESSES).split()]
+        return [int(pid) for pid in read(processes).split()]
     except OSError:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from domain.action import EnvironmentSpec
@@ -79,26 +80,19 @@ class ProcessSessions:
                 tools.disk.end(folder)
 
         def ready(mark: str, withdrawn: Callable[[], bool]) -> asyncio.Future[None]:
-            return asyncio.ensure_future(self._ready(order, mark, withdrawn))
+            trajectory = order.action.trajectory_key
+            assert trajectory is not None
+            environment = self._find(trajectory)
+            marked = partial(tools.launcher.mark, mark, withdrawn)
+            if environment.spec.network != NETWORK_EGRESS:
+                return marked()
+            return asyncio.ensure_future(_with_egress(tools, environment, order, marked))
 
         shared = SessionTools(
             self._host, self._find, cores_of, ready, tools.outputs, watched,
             tools.grace_seconds, _watch_kills,
         )  # fmt: skip
         return SessionRun(order, started, shared)
-
-    async def _ready(self, order: RunOrder, mark: str, withdrawn: Callable[[], bool]) -> None:
-        """Write the start mark of an action, once its environment reaches what its pool allows."""
-        tools, trajectory = self._tools, order.action.trajectory_key
-        assert tools is not None
-        assert trajectory is not None
-        environment = self._find(trajectory)
-        if environment.spec.network == NETWORK_EGRESS:
-            try:
-                await tools.networks.serve(environment, order)
-            except EgressUnavailable as error:
-                raise Unavailable(f"the node cannot run it with network egress: {error}") from error
-        await tools.launcher.mark(mark, withdrawn)
 
     def idle_shells(self, environment: LivingEnvironment) -> Collection[int]:
         """Return the host ids of shells that are idle and will re-enter their directory, and of keepers."""
@@ -166,6 +160,20 @@ class KeptCores:
             found = [each for pid in found for each in (pid, *descendants(pid))]
         with suppress(OSError):
             self._environment.rest(self._tag, found)
+
+
+async def _with_egress(
+    tools: ProcessTools,
+    environment: KeptEnvironment,
+    order: RunOrder,
+    marked: Callable[[], asyncio.Future[None]],
+) -> None:
+    """Write the start mark of an action, once its environment reaches what its pool allows."""
+    try:
+        await tools.networks.serve(environment, order)
+    except EgressUnavailable as error:
+        raise Unavailable(f"the node cannot run it with network egress: {error}") from error
+    await marked()
 
 
 def _watch_kills(environment: LivingEnvironment) -> Callable[[], str]:

@@ -139,10 +139,12 @@ class SessionRun:
             session.state.check_command()
         if spec.expect is not None and spec.expect.pattern is not None:
             compiled(spec.expect.pattern)
-        await self._tools.mark(self.order.mark, lambda: self._stopping is not None)
+        marked = self._tools.mark(self.order.mark, lambda: self._stopping is not None)
+        # The session gets its cores while the mark is written; its command is sent after that.
         self._cores = self._tools.cores_of(environment)
         self._kills = self._tools.watch_kills(environment)
         self._act()
+        await marked
         timer = self._set_timer()
         try:
             with self._tools.watched(self, environment), session.watched() as self._woken:

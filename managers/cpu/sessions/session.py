@@ -34,6 +34,7 @@ from managers.cpu.sessions.shells import (
     Answer,
     AnswerLines,
     SessionShell,
+    write_command,
 )
 from managers.cpu.sessions.state import SessionPhase, SessionState
 from managers.cpu.sessions.terminal import Pipes, SessionChannel, Terminal
@@ -180,9 +181,7 @@ class LiveSession:
         number = self.state.begin()
         self._command_ticks = process_looks.ticks_now()
         text = self.state.shell.text(words).encode(errors="surrogateescape")
-        place = self._command_file(number)
-        place.write_bytes(text)
-        place.chmod(0o644)
+        write_command(self._command_file(number), text)
         self._send_next(str(number))
         return number
 
@@ -430,7 +429,8 @@ class LiveSession:
                 return
             self._show_echo()
             if self.state.phase is not SessionPhase.BUSY:
-                self._command_file(before).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._command_file(before))
             if self.state.phase is SessionPhase.PROMPT and not self._prompts:
                 self._hide_prompt()
         self._notify()
@@ -465,8 +465,8 @@ class LiveSession:
     def _send_next(self, line: str) -> None:
         os.write(self._pipes[NEXT], f"{line}\n".encode())
 
-    def _command_file(self, number: int) -> Path:
-        return self.folder / f"c.{number}"
+    def _command_file(self, number: int) -> str:
+        return f"{self.folder}/c.{number}"
 
     def _flush(self) -> None:
         channel = self._channel

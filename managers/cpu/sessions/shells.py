@@ -21,6 +21,7 @@ keep a job number. All this runs as the agent: it can forge each line, so a sess
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +232,18 @@ class SessionShell:
         if self.family is ShellFamily.POSIX:
             variables["ENV"] = f"{here}/{RC}"
         return variables
+
+
+def write_command(path: str, content: bytes) -> None:
+    """Write the file of a command, which the user of the shell may read. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+        while content:
+            content = content[os.write(descriptor, content) :]
+    finally:
+        os.close(descriptor)
 
 
 class Answer(NamedTuple):

@@ -4,7 +4,8 @@ A snapshot is the record of an environment whose upper layer was sealed, in ``sn
 are on disk before the record is (`sync_tree`). Environments that begin from it share its layers.
 
 An *archive* brings a snapshot to another node: one line of JSON, then the layers as `tar` writes them, with
-whiteouts and extended attributes. The image below is not part of it.
+whiteouts and extended attributes. The image below is not part of it. Two archives of a snapshot are equal, byte by byte: the digest of one
+is that of the next.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ _MOST_HEAD_BYTES: Final = 1024 * 1024
 #: Uids of one family of environments, as `managers.cpu.process.uid_ranges` has them.
 RANGE_UIDS: Final = 65536
 _TAR: Final = ("tar", "--xattrs", "--xattrs-include=*", "--numeric-owner")
+
+
+#: Members in order of their names, and no number of a process or time of a read in them.
+_SAME_BYTES: Final = (
+    "--sort=name", "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
+)  # fmt: skip
 
 
 class KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +158,7 @@ def _sync(path: str) -> None:
 async def export(state: Path, snapshot: KeptSnapshot) -> AsyncIterator[bytes]:
     """Yield the archive of a snapshot. Raises Unavailable when it cannot be read to its end."""
     yield msgspec.json.encode(snapshot) + b"\n"
-    words = [*_TAR, "--create", "--directory", str(state / LAYERS), "--file=-", "--"]
+    words = [*_TAR, *_SAME_BYTES, "--create", "--directory", str(state / LAYERS), "--file=-", "--"]
     sealed = snapshot.record.stack.sealed
     layers = [state / LAYERS / each for each in sealed]
     process = await asyncio.create_subprocess_exec(

@@ -6,12 +6,13 @@ milli-units.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from domain.allocation import Allocation
 from domain.errors import CapacityError
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
+from domain.ports.ledgers import unobserved
 
 
 class CounterLedger:
@@ -22,6 +23,8 @@ class CounterLedger:
         self._capacity = inventory.capacity
         self._held = 0
         self._holders: dict[str, Allocation] = {}
+        #: See `ObservedLedger`.
+        self.changed: Callable[[], None] = unobserved
 
     @property
     def capacity(self) -> int:
@@ -52,6 +55,7 @@ class CounterLedger:
         allocation = Allocation(self.resource, amount)
         self._holders[holder] = allocation
         self._held += amount
+        self.changed()
         return allocation
 
     def adopt(self, holder: str, allocation: Allocation) -> None:
@@ -59,12 +63,14 @@ class CounterLedger:
         self.release(holder)
         self._holders[holder] = allocation
         self._held += allocation.amount
+        self.changed()
 
     def release(self, holder: str) -> Allocation | None:
         """Release and return the allocation of ``holder``; None when it has none."""
         allocation = self._holders.pop(holder, None)
         if allocation is not None:
             self._held -= allocation.amount
+            self.changed()
         return allocation
 
     def holders(self) -> dict[str, Allocation]:
@@ -74,3 +80,4 @@ class CounterLedger:
     def resize_capacity(self, inventory: ResourceInventory) -> None:
         """Follow a changed inventory; holders keep what they have."""
         self._capacity = inventory.capacity
+        self.changed()
