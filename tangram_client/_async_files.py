@@ -9,17 +9,16 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tangram_client import _file_calls
+from tangram_client._async_objects import download_object, pieces, upload_object
 from tangram_client._core import ApiCall
 from tangram_client.archives import complete_file, local_file, pack_tree, unpack_tree
 from tangram_client.models import FileInfo
 from tangram_client.retry import RetryPolicy
 
 T = TypeVar("T")
-
-_PIECE_BYTES = 256 * 1024
 
 
 class AsyncSender(Protocol):
@@ -73,11 +72,21 @@ class AsyncTrajectoryFiles:
     async def upload(self, local: str | Path, path: str, *, mode: int | None = None) -> None:
         """Write a local file into the environment, with its permissions unless others are given."""
         with local_file(local) as (file, own):
+            permissions = own if mode is None else mode
+            if await upload_object(
+                self._sender,
+                file,
+                self._owner,
+                lambda sha256: _file_calls.write_stored(
+                    self._base, path, sha256, mode=permissions, **self._owner
+                ),
+            ):
+                return
             call = _file_calls.write(
                 self._base,
                 path,
-                lambda: _pieces(file),
-                mode=own if mode is None else mode,
+                lambda: pieces(file),
+                mode=permissions,
                 **self._owner,
             )
             await self._sender.send(call)
@@ -85,6 +94,9 @@ class AsyncTrajectoryFiles:
     async def download(self, path: str, local: str | Path) -> None:
         """Write a file of the environment to a local one, which appears complete."""
         with complete_file(local) as file:
+            stored = _file_calls.download_url(self._base, path, **self._owner)
+            if await download_object(self._sender, stored, file):
+                return
             call = _file_calls.content_of(self._base, path, **self._owner)
             async for piece in self._sender.download(call):
                 file.write(piece)
@@ -118,7 +130,7 @@ class AsyncTrajectoryFiles:
         with tempfile.TemporaryFile() as archive:
             await asyncio.to_thread(pack_tree, Path(local), archive)
             await self._sender.send(
-                _file_calls.unpack(self._base, path, lambda: _pieces(archive), **self._owner)
+                _file_calls.unpack(self._base, path, lambda: pieces(archive), **self._owner)
             )
 
     async def download_tree(self, path: str, local: str | Path) -> Sequence[str]:
@@ -131,10 +143,3 @@ class AsyncTrajectoryFiles:
             async for piece in self._sender.download(call):
                 archive.write(piece)
             return await asyncio.to_thread(unpack_tree, archive, Path(local))
-
-
-async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
-    """Yield a file from its beginning."""
-    file.seek(0)
-    while piece := file.read(_PIECE_BYTES):
-        yield piece

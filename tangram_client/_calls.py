@@ -213,10 +213,34 @@ def evict_service(service: str) -> ApiCall[None]:
     return _post(f"/services/{_segment(service)}/evict", _nothing, b"{}")
 
 
-def control_node(node: str, verb: str, *, reason: str | None = None) -> ApiCall[None]:
+def control_node(
+    node: str, verb: str, *, reason: str | None = None, finishing: bool = False
+) -> ApiCall[None]:
     """``drain`` a node, ``resume`` or ``forget`` it."""
-    body = encode({} if reason is None else {"reason": reason})
-    return _post(f"/nodes/{_segment(node)}/{verb}", _nothing, body)
+    body: dict[str, object] = {} if reason is None else {"reason": reason}
+    if finishing:  # a server of an earlier version does not know it
+        body["finishing"] = True
+    return _post(f"/nodes/{_segment(node)}/{verb}", _nothing, encode(body))
+
+
+def revoke_node(node: str) -> ApiCall[bool]:
+    """Shut a node out; the answer says whether its user of Redis is deleted yet."""
+    return _post(f"/nodes/{_segment(node)}/revoke", lambda r: bool(r.json()["user_deleted"]), b"{}")
+
+
+def create_join_token(payload: Mapping[str, Any]) -> ApiCall[dict[str, Any]]:
+    """Create a token by which machines join as nodes; the answer has it, and a repetition does not."""
+    return _post("/node-tokens", json_of, encode(payload))
+
+
+def revoke_join_token(token_id: str) -> ApiCall[None]:
+    """End a join token."""
+    return ApiCall("DELETE", f"{API}/node-tokens/{_segment(token_id)}", _nothing)
+
+
+def node_groups() -> ApiCall[tuple[dict[str, Any], ...]]:
+    """List the node groups."""
+    return ApiCall("GET", f"{API}/node-groups", lambda response: tuple(response.json()["groups"]))
 
 
 def finish_trajectory(trajectory: str, *, project: str | None = None) -> ApiCall[None]:
@@ -275,6 +299,11 @@ def probe(path: str) -> ApiCall[ApiResponse]:
 def checks() -> ApiCall[dict[str, Any]]:
     """Read the findings of the server about its installation."""
     return ApiCall("GET", f"{API}/checks", json_of)
+
+
+def cluster_checks() -> ApiCall[dict[str, Any]]:
+    """Read the findings of the server about its cluster; it tries the doors of all nodes meanwhile."""
+    return ApiCall("GET", f"{API}/cluster/checks", json_of, wait_seconds=30.0)
 
 
 def task_report(task: str, project: str | None, other: str | None) -> ApiCall[dict[str, Any]]:

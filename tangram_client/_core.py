@@ -14,12 +14,13 @@ done. Errors end it. `client.Client` and `aio.AsyncClient` are two such shells o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from tangram_client.errors import BadAnswer, TangramClientError, Unreachable, refusal
 from tangram_client.models import Problem
@@ -42,8 +43,8 @@ class ApiResponse:
     def json(self) -> Any:
         """Return the body. Raises BadAnswer when it is not JSON."""
         try:
-            return json.loads(self.content)
-        except ValueError:
+            return msgspec.json.decode(self.content)
+        except (ValueError, msgspec.DecodeError):
             kind = self.headers.get("content-type", "something without a type")
             raise BadAnswer(
                 f"HTTP {self.status} with {kind} instead of JSON: is this the URL of a Tangram?"

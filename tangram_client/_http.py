@@ -18,6 +18,13 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from tangram_client._core import ApiCall, ApiResponse, default_headers
+from tangram_client._gateways import (
+    AsyncGatewayShortCalls,
+    AsyncGatewayTransport,
+    Gateways,
+    GatewayShortCalls,
+    GatewayTransport,
+)
 from tangram_client._short_calls import AsyncShortCalls, ShortCalls
 from tangram_client._sse import SILENCE_SECONDS
 from tangram_client.context import ClientContext, is_loopback
@@ -69,7 +76,7 @@ def sync_client(
     return httpx.Client(
         base_url=context.url,
         headers=default_headers(context.token, agent),
-        transport=transport or httpx.HTTPTransport(**_transport_options(context.url)),
+        transport=_sync_transport(context, transport),
     )
 
 
@@ -77,12 +84,45 @@ def async_client(
     context: ClientContext, transport: httpx.AsyncBaseTransport | None, agent: str | None = None
 ) -> httpx.AsyncClient:
     """Return a client for one Tangram; ``transport`` replaces the network."""
-    options = _transport_options(context.url)
     return httpx.AsyncClient(
         base_url=context.url,
         headers=default_headers(context.token, agent),
-        transport=transport or SpreadTransport(lambda: httpx.AsyncHTTPTransport(**options)),
+        transport=_async_transport(context, transport),
     )
+
+
+def _sync_transport(
+    context: ClientContext, given: httpx.BaseTransport | None
+) -> httpx.BaseTransport:
+    made = {url: given or httpx.HTTPTransport(**_transport_options(url)) for url in context.urls}
+    return GatewayTransport(Gateways(context.urls), made) if context.others else made[context.url]
+
+
+def _async_transport(
+    context: ClientContext, given: httpx.AsyncBaseTransport | None
+) -> httpx.AsyncBaseTransport:
+    def transport(url: str) -> httpx.AsyncBaseTransport:
+        options = _transport_options(url)
+        return given or SpreadTransport(lambda: httpx.AsyncHTTPTransport(**options))
+
+    made = {url: transport(url) for url in context.urls}
+    if not context.others:
+        return made[context.url]
+    return AsyncGatewayTransport(Gateways(context.urls), made)
+
+
+#: A store may pause while a server behind it reads.
+_OBJECT_TIMEOUT = httpx.Timeout(60.0, connect=CONNECT_SECONDS)
+
+
+def object_sync_client() -> httpx.Client:
+    """Return a client for signed URLs, which shows no token."""
+    return httpx.Client(timeout=_OBJECT_TIMEOUT, verify=_tls())
+
+
+def object_async_client() -> httpx.AsyncClient:
+    """Return an asyncio client for signed URLs, which shows no token."""
+    return httpx.AsyncClient(timeout=_OBJECT_TIMEOUT, verify=_tls())
 
 
 def _transport_options(url: str) -> dict[str, Any]:
@@ -94,7 +134,7 @@ class CallSender:
     """Sends a call of the core once: a short one without httpx where that is possible."""
 
     http: httpx.Client
-    short: ShortCalls | None
+    short: ShortCalls | GatewayShortCalls | None
 
     def answer(self, call: ApiCall[Any]) -> ApiResponse:
         """Return the whole answer. Raises httpx.TransportError."""
@@ -114,7 +154,7 @@ class AsyncCallSender:
     """`CallSender` for asyncio."""
 
     http: httpx.AsyncClient
-    short: AsyncShortCalls | None
+    short: AsyncShortCalls | AsyncGatewayShortCalls | None
 
     async def answer(self, call: ApiCall[Any]) -> ApiResponse:
         """Return the whole answer. Raises httpx.TransportError."""
@@ -133,20 +173,26 @@ def sync_sender(
     http: httpx.Client, context: ClientContext, transport: object, agent: str | None
 ) -> CallSender:
     """Return the sender of a client; ``transport`` and proxies leave every call to httpx."""
-    if transport is not None or proxy_for(context.url) is not None:
+    if transport is not None or any(map(proxy_for, context.urls)):
         return CallSender(http, None)
     headers = default_headers(context.token, agent)
-    return CallSender(http, ShortCalls(context.url, headers, _tls_of(context.url)))
+    made = {url: ShortCalls(url, headers, _tls_of(url)) for url in context.urls}
+    if not context.others:
+        return CallSender(http, made[context.url])
+    return CallSender(http, GatewayShortCalls(Gateways(context.urls), made))
 
 
 def async_sender(
     http: httpx.AsyncClient, context: ClientContext, transport: object, agent: str | None
 ) -> AsyncCallSender:
     """Return the sender of an asyncio client; ``transport`` and proxies leave every call to httpx."""
-    if transport is not None or proxy_for(context.url) is not None:
+    if transport is not None or any(map(proxy_for, context.urls)):
         return AsyncCallSender(http, None)
     headers = default_headers(context.token, agent)
-    return AsyncCallSender(http, AsyncShortCalls(context.url, headers, _tls_of(context.url)))
+    made = {url: AsyncShortCalls(url, headers, _tls_of(url)) for url in context.urls}
+    if not context.others:
+        return AsyncCallSender(http, made[context.url])
+    return AsyncCallSender(http, AsyncGatewayShortCalls(Gateways(context.urls), made))
 
 
 def _tls_of(url: str) -> ssl.SSLContext | None:

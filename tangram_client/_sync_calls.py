@@ -49,7 +49,7 @@ class SyncCalls:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         token: str | None = None,
         *,
         project: str | None = None,
@@ -59,7 +59,9 @@ class SyncCalls:
         agent: str | None = None,
     ) -> None:
         context = find_context(url, token)
+        #: The first web process that was given.
         self.url = context.url
+        self._named = ", ".join(context.urls)
         self._project = project
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
@@ -76,16 +78,12 @@ class SyncCalls:
         self._sender.close()
 
     def submit(
-        self,
-        action: AnyAction,
-        *,
-        wait_seconds: float | None = None,
+        self, action: AnyAction, *, wait_seconds: float | None = None,
         idempotency_key: str | None = None,
-    ) -> ActionView:
+    ) -> ActionView:  # fmt: skip
         """Submit an action; return its id and state without waiting for its end.
 
-        With ``wait_seconds`` the answer may already be the finished action. Give an
-        ``idempotency_key`` of your own to make a repeat by *another process* harmless too.
+        With ``wait_seconds`` it may be finished already. An ``idempotency_key`` of your own makes a repeat by *another process* harmless.
         """
         item, key = _calls.encode(self._owned(action)), idempotency_key
         return self.send(_calls.submit_action(item, wait_seconds=wait_seconds, key=key))
@@ -200,9 +198,9 @@ class SyncCalls:
         """Let a GPU service leave the chunks where it does not work."""
         self.send(_calls.evict_service(service))
 
-    def drain_node(self, node: str, *, reason: str | None = None) -> None:
-        """Let a node take no new actions; what runs there goes on."""
-        self.send(_calls.control_node(node, "drain", reason=reason))
+    def drain_node(self, node: str, *, reason: str | None = None, finishing: bool = False) -> None:  # fmt: skip
+        """Let a node take no new actions; what runs there goes on, and if ``finishing``, so do its trajectories."""
+        self.send(_calls.control_node(node, "drain", reason=reason, finishing=finishing))
 
     def resume_node(self, node: str) -> None:
         """Let a node take actions again."""
@@ -211,6 +209,10 @@ class SyncCalls:
     def forget_node(self, node: str) -> None:
         """Forget a node that shows no life and holds no work."""
         self.send(_calls.control_node(node, "forget"))
+
+    def revoke_node(self, node: str) -> bool:
+        """Shut a node out, and end what runs there. False: its user of Redis is deleted once its keeper runs."""
+        return self.send(_calls.revoke_node(node))
 
     def finish_trajectory(self, trajectory: str, *, project: str | None = None) -> None:
         """End a trajectory: its actions are cancelled, its environment goes."""
@@ -226,8 +228,7 @@ class SyncCalls:
     ) -> None:
         """Write a file below the workspace of a trajectory."""
         raw = content.encode() if isinstance(content, str) else content
-        owner = project or self._project
-        self.send(_calls.put_file(trajectory, path, raw, project=owner))
+        self.send(_calls.put_file(trajectory, path, raw, project=project or self._project))
 
     def get_file(self, trajectory: str, path: str, *, project: str | None = None) -> bytes:
         """Read a file below the workspace of a trajectory."""
@@ -257,9 +258,9 @@ class SyncCalls:
                 for chunk in self._chunks(EVENTS_PATH, reader, filters):
                     attempts.succeeded(at=self._clock.now())
                     yield from reader.feed(chunk)
-                failure: TangramClientError = Unreachable(f"{self.url} closed the stream of events")
+                failure: TangramClientError = Unreachable(f"{self._named} closed the stream")
             except httpx.TransportError as error:
-                failure = Unreachable(_http.reason_of(error, self.url))
+                failure = Unreachable(_http.reason_of(error, self._named))
             except Refused as error:
                 failure = error
             self._clock.sleep(attempts.failed(failure, at=self._clock.now()).seconds)
@@ -284,9 +285,9 @@ class SyncCalls:
                             return
                 if not follow:
                     return
-                failure: TangramClientError = Unreachable(f"{self.url} closed the stream of output")
+                failure: TangramClientError = Unreachable(f"{self._named} closed the stream")
             except httpx.TransportError as error:
-                failure = Unreachable(_http.reason_of(error, self.url))
+                failure = Unreachable(_http.reason_of(error, self._named))
             except Refused as error:
                 failure = error
             self._clock.sleep(attempts.failed(failure, at=self._clock.now()).seconds)
@@ -319,7 +320,7 @@ class SyncCalls:
                     raise _core.problem_of(_http.response_of(response))
                 yield from response.iter_bytes()
         except httpx.TransportError as error:
-            raise Unreachable(_http.reason_of(error, self.url)) from error
+            raise Unreachable(_http.reason_of(error, self._named)) from error
 
     def status(self) -> dict[str, Any]:
         """Return the state of the whole system."""
@@ -337,8 +338,7 @@ class SyncCalls:
             try:
                 response = self._sender.answer(call)
             except httpx.TransportError as error:
-                reason = _http.reason_of(error, self.url)
-                step = exchange.failed(reason, at=self._clock.now())
+                step = exchange.failed(_http.reason_of(error, self._named), at=self._clock.now())
             else:
                 step = exchange.answered(response, at=self._clock.now())
             if isinstance(step, _core.Done):

@@ -8,17 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tangram_client import _file_calls
 from tangram_client._core import ApiCall
+from tangram_client._sync_objects import download_object, pieces, upload_object
 from tangram_client.archives import complete_file, local_file, pack_tree, unpack_tree
 from tangram_client.models import FileInfo
 from tangram_client.retry import RetryPolicy
 
 T = TypeVar("T")
-
-_PIECE_BYTES = 256 * 1024
 
 
 class Sender(Protocol):
@@ -70,11 +69,21 @@ class TrajectoryFiles:
     def upload(self, local: str | Path, path: str, *, mode: int | None = None) -> None:
         """Write a local file into the environment, with its permissions unless others are given."""
         with local_file(local) as (file, own):
+            permissions = own if mode is None else mode
+            if upload_object(
+                self._sender,
+                file,
+                self._owner,
+                lambda sha256: _file_calls.write_stored(
+                    self._base, path, sha256, mode=permissions, **self._owner
+                ),
+            ):
+                return
             call = _file_calls.write(
                 self._base,
                 path,
-                lambda: _pieces(file),
-                mode=own if mode is None else mode,
+                lambda: pieces(file),
+                mode=permissions,
                 **self._owner,
             )
             self._sender.send(call)
@@ -82,6 +91,9 @@ class TrajectoryFiles:
     def download(self, path: str, local: str | Path) -> None:
         """Write a file of the environment to a local one, which appears complete."""
         with complete_file(local) as file:
+            stored = _file_calls.download_url(self._base, path, **self._owner)
+            if download_object(self._sender, stored, file):
+                return
             call = _file_calls.content_of(self._base, path, **self._owner)
             for piece in self._sender.download(call):
                 file.write(piece)
@@ -113,7 +125,7 @@ class TrajectoryFiles:
         with tempfile.TemporaryFile() as archive:
             pack_tree(Path(local), archive)
             self._sender.send(
-                _file_calls.unpack(self._base, path, lambda: _pieces(archive), **self._owner)
+                _file_calls.unpack(self._base, path, lambda: pieces(archive), **self._owner)
             )
 
     def download_tree(self, path: str, local: str | Path) -> Sequence[str]:
@@ -126,10 +138,3 @@ class TrajectoryFiles:
             for piece in self._sender.download(call):
                 archive.write(piece)
             return unpack_tree(archive, Path(local))
-
-
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file from its beginning."""
-    file.seek(0)
-    while piece := file.read(_PIECE_BYTES):
-        yield piece

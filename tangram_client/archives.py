@@ -7,6 +7,7 @@ what that refuses is skipped and named.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tarfile
 from collections.abc import Iterator
@@ -46,6 +47,12 @@ def unpack_tree(archive: IO[bytes], target: Path) -> list[str]:
     return skipped
 
 
+def digest_of_file(file: IO[bytes]) -> str:
+    """Return the SHA-256 of a file, read from its beginning, in hexadecimal digits. Raises OSError."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it reads into buffers
+
+
 @contextmanager
 def local_file(path: str | Path) -> Iterator[tuple[IO[bytes], int]]:
     """Open a local file, with its permissions. Raises OSError."""
@@ -59,7 +66,7 @@ def complete_file(path: str | Path) -> Iterator[IO[bytes]]:
     target = Path(path)
     draft = target.with_name(f".{target.name}.tangram")
     try:
-        with draft.open("wb") as file:
+        with draft.open("wb+") as file:
             yield file
         draft.replace(target)
     finally:

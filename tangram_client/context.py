@@ -2,14 +2,14 @@
 
 Order: what the caller gives · ``TANGRAM_URL`` and ``TANGRAM_TOKEN`` · ``client.json`` in
 ``TANGRAM_HOME`` (default ``~/.local/share/tangram``), which holds ``{"url": …, "token": …}``.
-The token of the file goes only to the URL of the file.
+The token of the file goes only to the URL of the file. Several web processes of one Tangram are URLs with commas between.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -26,10 +26,17 @@ class ClientContext:
     token: str | None
     #: For people: where the URL comes from.
     source: str
+    #: Further web processes of the same Tangram.
+    others: tuple[str, ...] = ()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All web processes, in the order in which they are tried."""
+        return (self.url, *self.others)
 
 
 def find_context(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     token: str | None = None,
     *,
     environ: Mapping[str, str] | None = None,
@@ -39,22 +46,29 @@ def find_context(
     path = context_path(env)
     stored = _stored(path)
     chosen, source = _first(
-        (url, "given"),
+        (url if url is None or isinstance(url, str) else ",".join(url), "given"),
         (env.get("TANGRAM_URL"), "TANGRAM_URL"),
         (stored.get("url"), str(path)),
         (DEFAULT_URL, "default"),
     )
-    chosen = checked_url(chosen)
+    first, *others = dict.fromkeys(map(checked_url, _listed(chosen)))
     token = token or env.get("TANGRAM_TOKEN")
-    if not token and chosen == checked_url(stored.get("url", DEFAULT_URL)):
+    if not token and {first, *others} <= set(
+        map(checked_url, _listed(stored.get("url", DEFAULT_URL)))
+    ):
         token = stored.get("token")
-    return ClientContext(chosen, checked_token(token) if token else None, source)
+    return ClientContext(first, checked_token(token) if token else None, source, tuple(others))
 
 
 def context_path(environ: Mapping[str, str]) -> Path:
     """Return where ``client.json`` is looked for."""
     home = environ.get("TANGRAM_HOME") or "~/.local/share/tangram"
     return Path(home).expanduser() / "client.json"
+
+
+def _listed(urls: str) -> list[str]:
+    """Return the URLs of a list with commas; what names none is left for `checked_url` to refuse."""
+    return [each for each in map(str.strip, urls.split(",")) if each] or [urls]
 
 
 def checked_url(url: str) -> str:

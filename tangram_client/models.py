@@ -393,6 +393,15 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SignedTransfer:
+    """A URL of the object store for one content, which it names by its SHA-256."""
+
+    url: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FilePage:
     """A page of the entries of a directory; ``next`` continues after it."""
 

@@ -14,6 +14,7 @@ from rich.table import Table
 import tangram_client
 from tangram_client._calls import checks, probe
 from tangram_client._core import ApiResponse
+from tangram_client.cli.cluster_doctor import examine_cluster
 from tangram_client.cli.output import put_data, show
 from tangram_client.cli.shell import Shell, connected, pass_shell
 from tangram_client.client import Client
@@ -48,10 +49,20 @@ class Finding:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, as -o json does.")
+@click.option("--cluster", is_flag=True, help="Check the machines of the cluster instead.")
 @connected
 @pass_shell
-def doctor(shell: Shell, /, *, as_json: bool) -> None:
-    """Check address, token, versions, leader, nodes, lag, clocks, and the server's installation."""
+def doctor(shell: Shell, /, *, as_json: bool, cluster: bool) -> None:
+    """Check address, token, versions, leader, nodes, lag, clocks, and the server's installation.
+
+    With --cluster: clocks, versions, doors, disks, control groups and user namespaces of nodes, and the engines of node
+    groups. Ends with 1 where there is a fault.
+    """
+    form = "json" if as_json else shell.format
+    if cluster:
+        with shell.client() as client:
+            examine_cluster(client, form)
+        return
     context = shell.context
     findings = [Finding("url", "ok", f"{context.url} ({context.source})")]
     code = 0
@@ -62,7 +73,7 @@ def doctor(shell: Shell, /, *, as_json: bool) -> None:
             cure = "start it with ./tangram up, or correct --url / TANGRAM_URL; is a proxy between?"
             findings.append(Finding("reach", "fail", str(error), cure))
             code = 5
-    _put(findings, "json" if as_json else shell.format)
+    _put(findings, form)
     if code or any(finding.state == "fail" for finding in findings):
         raise SystemExit(code or 1)
 

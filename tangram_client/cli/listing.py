@@ -20,7 +20,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "actions": ("id", "task", "trajectory", "state", "outcome", "node", "submitted_at"),
     "tasks": ("id", "project", "pool", "actions", "finished", "opened_at"),
     "trajectories": ("id", "project", "task", "state", "node", "actions", "finished", "opened_at"),
-    "nodes": ("name", "pool", "state", "isolation", "version", "joined_at"),
+    "nodes": ("name", "pool", "state", "finishing", "isolation", "version", "joined_at"),
     "gpus": (
         "id",
         "pool",

@@ -1,10 +1,16 @@
-"""`task`, `node` and `service`: the verbs of operators."""
+"""`task`, `node` and `service`: the verbs of operators, and the tokens by which nodes join."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 import click
 
-from tangram_client.cli.shell import Shell, connected, pass_shell
+from tangram_client._calls import create_join_token, node_groups, revoke_join_token
+from tangram_client.cli.output import put_data, rows, show
+from tangram_client.cli.shell import Shell, connected, pass_shell, say
+from tangram_client.cli.token import list_tokens
 
 
 @click.group()
@@ -14,7 +20,7 @@ def task() -> None:
 
 @click.group()
 def node() -> None:
-    """Take a node out of use, or back."""
+    """Take a node in, out of use, or back, and look at groups of nodes."""
 
 
 @click.group()
@@ -76,12 +82,17 @@ def cancel(shell: Shell, /, name: str) -> None:
 @node.command("drain")
 @click.argument("name")
 @click.option("--reason", help="For people.")
+@click.option(
+    "--finish-trajectories",
+    is_flag=True,
+    help="Trajectories that have their environment there continue until they end.",
+)
 @connected
 @pass_shell
-def drain(shell: Shell, /, name: str, reason: str | None) -> None:
+def drain(shell: Shell, /, name: str, reason: str | None, finish_trajectories: bool) -> None:
     """Let a node take no new actions; what runs there goes on."""
     with shell.client() as client:
-        client.drain_node(name, reason=reason)
+        client.drain_node(name, reason=reason, finishing=finish_trajectories)
 
 
 @node.command("resume")
@@ -102,3 +113,130 @@ def forget(shell: Shell, /, name: str) -> None:
     """Forget a node that shows no life and holds no work; should it come back, it is a new one."""
     with shell.client() as client:
         client.forget_node(name)
+
+
+@node.command("revoke")
+@click.argument("name")
+@connected
+@pass_shell
+def revoke(shell: Shell, /, name: str) -> None:
+    """Shut a node out at once: what runs there ends, its user of Redis is deleted, and it joins by a new token alone."""
+    with shell.client() as client:
+        deleted = client.revoke_node(name)
+    say(f"{name} is shut out, and what ran there has ended")
+    if not deleted:
+        say("its user of Redis is deleted once the keeper of node access runs")
+
+
+@node.group("token")
+def join_token() -> None:
+    """Tokens by which machines join as nodes."""
+
+
+@join_token.command("create")
+@click.option("--node", "name", help="The only node that may use it.")
+@click.option("--prefix", help="What the names of its nodes begin with.")
+@click.option("--pool", help="Pool of its nodes [as each machine says].")
+@click.option("--isolation", help="Isolation of its nodes: auto, bwrap, apptainer or process.")
+@click.option("--minutes", type=click.IntRange(1), help="Until it expires [60].")
+@click.option("--uses", type=click.IntRange(1), help="Machines that may join by it [1].")
+@connected
+@pass_shell
+def create(shell: Shell, /, name: str | None, minutes: int | None, **more: Any) -> None:
+    """Create a join token and print it, once."""
+    seconds = None if minutes is None else 60 * minutes
+    given = {"node": name, "seconds": seconds, **more}
+    with shell.client() as client:
+        made = client.send(create_join_token({k: v for k, v in given.items() if v is not None}))
+    if shell.format in {"json", "yaml"}:
+        put_data(made, shell.format)
+        return
+    say(
+        f"{made['id']} expires {made['expires_at']}; the token is shown only now. On the machine, start the node worker with"
+        " TANGRAM_JOIN (the https address of this Tangram) and TANGRAM_JOIN_TOKEN, without TANGRAM_REDIS_URL"
+    )
+    click.echo(made["token"])
+
+
+_TOKENS: Final = ("ID", "NODES", "POOL", "USED", "EXPIRES", "CREATED BY", "STATE")
+
+
+@join_token.command("list")
+@connected
+@pass_shell
+def listed(shell: Shell, /) -> None:
+    """List join tokens, newest first."""
+    list_tokens(shell, "node-tokens", _TOKENS, _token_line)
+
+
+@join_token.command("revoke")
+@click.argument("token_id", metavar="ID")
+@connected
+@pass_shell
+def revoke_token(shell: Shell, /, token_id: str) -> None:
+    """Revoke the join token ID; nodes that joined by it stay."""
+    with shell.client() as client:
+        client.send(revoke_join_token(token_id))
+    say(f"{token_id} is revoked")
+
+
+def _token_line(each: Mapping[str, Any]) -> list[str]:
+    names = each["node"] or (f"{each['prefix']}…" if each["prefix"] else "any")
+    return [
+        each["id"], names, each["pool"] or "any", f"{each['used']} of {each['uses']}", each["expires_at"],
+        each["created_by"], each["useless"] or "may be used",
+    ]  # fmt: skip
+
+
+_GROUPS: Final = (
+    "GROUP", "ENGINE", "POOL", "WANTED", "READY", "NODE", "STATE", "MACHINE", "HANDLE", "REASON",
+)  # fmt: skip
+
+
+@node.command("groups")
+@connected
+@pass_shell
+def groups(shell: Shell, /) -> None:
+    """List the groups of nodes that an engine places, with each instance."""
+    with shell.client() as client:
+        found = client.send(node_groups())
+    if shell.format in {"json", "yaml"}:
+        put_data({"groups": list(found)}, shell.format)
+    elif shell.format == "name":
+        for each in found:
+            click.echo(each["name"])
+    else:
+        show(rows(_GROUPS, [row for each in found for row in _rows_of(each)]))
+
+
+def _rows_of(group: dict[str, Any]) -> list[list[str]]:
+    """Return the row of a group, and one for each of its instances."""
+    spec = group["spec"]
+    # A server of an earlier version has no estimate, nor has a group with a fixed count.
+    said = [group["error"], *group.get("silent", {}).values(), group.get("rollout", "")]
+    said += [each for each in group.get("problems", ()) if each not in said]
+    says = "; ".join(each for each in said if each) or (group.get("estimate") or {}).get("reason", "")  # fmt: skip
+    first = [
+        group["name"], spec["engine"], spec.get("pool", "default"), str(group["wanted"]), str(group["ready"]),
+        "", "", "", "", says,
+    ]  # fmt: skip
+    others = []
+    for each in group["instances"]:
+        state = each["state"] + ("" if each["joined"] else ", has not joined")
+        state += ", drained" if each["drained"] else ""
+        state += ", former shape" if each.get("outdated") else ""
+        others.append(
+            [
+                "",
+                "",
+                "",
+                "",
+                "",
+                each["name"],
+                state,
+                each["machine"],
+                each["handle"],
+                each["reason"],
+            ]
+        )
+    return [first, *others]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,20 +24,30 @@ def token() -> None:
     """Manage the tokens that your own token may see."""
 
 
-@token.command("list")
-@connected
-@pass_shell
-def listed(shell: Shell, /) -> None:
-    """List tokens, newest first, with their end and their last use."""
+def list_tokens(
+    shell: Shell,
+    noun: str,
+    headings: Sequence[str],
+    line: Callable[[Mapping[str, Any]], Sequence[str]],
+) -> None:
+    """Print all tokens of a kind in the format that was asked for; a name is the id of a token."""
     with shell.client() as client:
-        found = list(every_row(client, "tokens"))
+        found = list(every_row(client, noun))
     if shell.format in {"json", "yaml"}:
         put_data(found, shell.format)
     elif shell.format == "name":
         for each in found:
             click.echo(each["id"])
     else:
-        show(rows(_HEADINGS, [_line(each) for each in found]))
+        show(rows(headings, [line(each) for each in found]))
+
+
+@token.command("list")
+@connected
+@pass_shell
+def listed(shell: Shell, /) -> None:
+    """List tokens, newest first, with their end and their last use."""
+    list_tokens(shell, "tokens", _HEADINGS, _line)
 
 
 @token.command("create")

@@ -66,7 +66,7 @@ def runtime_env(
     """
     context = find_context(url, token)
     given = dict(base or {})
-    variables = {"TANGRAM_URL": context.url}
+    variables = {"TANGRAM_URL": ",".join(context.urls)}
     if context.token is not None:
         variables["TANGRAM_TOKEN"] = context.token
     return {**given, "env_vars": {**given.get("env_vars", {}), **variables}}

@@ -1,0 +1,89 @@
+"""Large files by URLs of the object store, blocking. Generated from `_async_objects`: change that one.
+
+``python -m tests.architecture.sync_client`` writes this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Protocol, TypeVar
+
+import httpx
+
+from tangram_client import _file_calls, _http
+from tangram_client._core import ApiCall
+from tangram_client.archives import digest_of_file
+from tangram_client.errors import Refused
+from tangram_client.retry import RetryPolicy
+
+T = TypeVar("T")
+
+_PIECE_BYTES = 256 * 1024
+
+
+class ObjectSender(Protocol):
+    """What carries a call to its end: a client."""
+
+    def send(self, call: ApiCall[T], *, retry: RetryPolicy | None = None) -> T:
+        """Return the answer; ``retry``: instead of its own policy."""
+
+
+def upload_object(
+    sender: ObjectSender,
+    file: IO[bytes],
+    owner: dict[str, str],
+    write: Callable[[str], ApiCall[None]],
+) -> bool:
+    """Store a large file, and have it written; False where it has to pass the web process.
+
+    ``write``: the call for a digest.
+    """
+    size = file.seek(0, 2)
+    if size < _file_calls.DIRECT_BYTES or sender in _file_calls.WITHOUT_STORE:
+        return False
+    sha256 = digest_of_file(file)
+    try:
+        signed = sender.send(_file_calls.upload_url(sha256, size, **owner))
+        headers = {"content-length": str(size)}
+        with _http.object_sync_client() as client:
+            sent = client.put(signed.url, content=pieces(file), headers=headers)
+    except (Refused, httpx.TransportError) as error:
+        _file_calls.object_failed(sender, error)
+        return False
+    if not sent.is_success:
+        return False
+    try:
+        sender.send(write(sha256))
+    except Refused as error:
+        if error.problem.code not in _file_calls.NOT_STORED:
+            raise
+        _file_calls.object_failed(sender, error)
+        return False
+    return True
+
+
+def download_object(sender: ObjectSender, call: ApiCall[Any], file: IO[bytes]) -> bool:
+    """Write what ``call`` had stored to ``file``; False, with an empty one, where it has to pass the web process."""
+    if sender in _file_calls.WITHOUT_STORE:
+        return False
+    whole = False
+    try:
+        signed = sender.send(call)
+        with _http.object_sync_client() as client, client.stream("GET", signed.url) as got:
+            for piece in got.iter_bytes():
+                file.write(piece)
+        file.flush()
+        whole = digest_of_file(file) == signed.sha256
+    except (Refused, httpx.TransportError) as error:
+        _file_calls.object_failed(sender, error)
+    if not whole:
+        file.seek(0)
+        file.truncate()
+    return whole
+
+
+def pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file from its beginning."""
+    file.seek(0)
+    while piece := file.read(_PIECE_BYTES):
+        yield piece
