@@ -14,18 +14,20 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
+from contract.routes import API_PREFIX
 from facades import registry
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway.app import Gateway
 from scheduler.runtime.gateway.callbacks import Callbacks
 from scheduler.runtime.gateway.context import GatewayBackend, GatewayContext
 from scheduler.runtime.gateway.http import Receive, Scope, Send
-from scheduler.runtime.liveness import WEB, keep_showing_life, process_name
+from scheduler.runtime.liveness import WEB, keep_showing_life, next_tick, process_name
+from scheduler.runtime.object_store.store_address import open_store
 from scheduler.runtime.redis.clients import connect_async, keep_running
 from scheduler.runtime.rollouts.log_store import rollout_logs
 from tangram_web.lib.garbage import collect_rarely
 from tangram_web.lib.orm_calls import in_thread
-from tangram_web.metrics.requests import CountedRequests, RequestCounts, keep_storing
+from tangram_web.metrics.requests import FLUSH_SECONDS, CountedRequests, RequestCounts, keep_storing
 from tangram_web.serving.console_environment import ConsoleEnvironment
 from tangram_web.serving.console_output import ConsoleOutput
 from tangram_web.serving.console_submission import ConsoleSubmission
@@ -49,19 +51,32 @@ def django_application() -> ProtocolTypeRouter:
     return ProtocolTypeRouter({"http": http, "websocket": AllowedHostsOriginValidator(websockets)})
 
 
-def _database_check() -> dict[str, str]:
-    from django.db import DatabaseError, connection
-    from django.db.migrations.executor import MigrationExecutor
+class _DatabaseCheck:
+    """Checks of the database. What is migrated stays so; then its answer alone is checked."""
 
-    try:
-        executor = MigrationExecutor(connection)
-        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    except DatabaseError as error:
-        return {"database": str(error)}
-    return {
-        "database": "",
-        "migrations": f"{len(missing)} are not applied; run manage.py migrate" if missing else "",
-    }
+    def __init__(self) -> None:
+        self._is_migrated = False
+
+    def __call__(self) -> dict[str, str]:
+        from django.db import DatabaseError, connection
+        from django.db.migrations.executor import MigrationExecutor
+
+        missing: list[Any] = []
+        try:
+            if self._is_migrated:
+                connection.cursor().execute("SELECT 1")
+            else:
+                executor = MigrationExecutor(connection)
+                missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+                self._is_migrated = not missing
+        except DatabaseError as error:
+            return {"database": str(error)}
+        return {
+            "database": "",
+            "migrations": f"{len(missing)} are not applied; run manage.py migrate"
+            if missing
+            else "",
+        }
 
 
 def _facts() -> dict[str, Any]:
@@ -116,6 +131,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         live_rollouts=settings.TANGRAM_PROJECT_LIVE_ROLLOUTS,
         callbacks=Callbacks(loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK),
         streams=settings.TANGRAM_WEB_STREAMS,
+        objects=open_store(settings.TANGRAM_OBJECT_STORE),
     )
     submission = ConsoleSubmission(context)
     submissions.install(submission.submit)
@@ -129,14 +145,18 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
     output = ConsoleOutput(context, sees_of, AuthMiddlewareStack, gateway)
     console = ConsoleEnvironment(context, sees_of, AuthMiddlewareStack, output)
-    counted = CountedRequests(LimitedRequests(console, settings.TANGRAM_WEB_LIMITS), counts)
+    limits = settings.TANGRAM_WEB_LIMITS
+    counted = CountedRequests(LimitedRequests(console, limits).serve, counts)
+    #: Trainers send most requests; pages of the console are not below this path.
+    trainers = CountedRequests(LimitedRequests(gateway.serve, limits).serve, counts)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             submission.start()
             await _lifespan(context, counts, gateway, pages.load, receive, send)
         else:
-            await counted(scope, receive, send)
+            serving = trainers if scope["path"].startswith(API_PREFIX) else counted
+            await serving(scope, receive, send)
 
     return application
 
@@ -156,7 +176,7 @@ def _backend(pages: PagePreloader) -> GatewayBackend:
         task_exists,
     )
 
-    database = in_thread(_database_check)
+    database = in_thread(_DatabaseCheck())
 
     async def checks() -> dict[str, str]:
         return {**await database(), **pages.check()}
@@ -175,6 +195,10 @@ def _backend(pages: PagePreloader) -> GatewayBackend:
     )
 
 
+def _next_flush() -> float:
+    return next_tick(FLUSH_SECONDS)
+
+
 async def _lifespan(
     context: GatewayContext,
     counts: RequestCounts,
@@ -186,7 +210,9 @@ async def _lifespan(
     """Follow the journal, show life and store the request counts while the process runs."""
     client, keys = context.client, context.keys
     own = {
-        asyncio.ensure_future(keep_storing(client, keys.web_requests, counts, keep_running)),
+        asyncio.ensure_future(
+            keep_storing(client, keys.web_requests, counts, keep_running, _next_flush)
+        ),
         asyncio.ensure_future(
             keep_showing_life(client, keys, process_name(WEB), WEB, keep_running)
         ),

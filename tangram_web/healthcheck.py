@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from typing import BinaryIO, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from domain.redis_keys import Keys
 
@@ -68,8 +68,21 @@ def _connect(url: str) -> socket.socket:
     host = parts.hostname or "localhost"
     connection = socket.create_connection((host, parts.port or 6379), _TIMEOUT_SECONDS)
     if parts.scheme == "rediss":
-        return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
+        return _tls_context(parts.query).wrap_socket(connection, server_hostname=host)
     return connection
+
+
+def _tls_context(query: str) -> ssl.SSLContext:
+    """Return a context with the files that a URL names, as redis-py reads them."""
+    given = {name: values[-1] for name, values in parse_qs(query).items()}
+    context = ssl.create_default_context(cafile=given.get("ssl_ca_certs"))
+    if "ssl_certfile" in given:
+        context.load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"))
+    if given.get("ssl_check_hostname", "").lower() in {"false", "0", "no"}:
+        context.check_hostname = False
+    if given.get("ssl_cert_reqs", "").lower() in {"none", "cert_none"}:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _packed(words: list[str]) -> bytes:

@@ -19,7 +19,7 @@ import redis
 from celery import Task, signals
 from django.conf import settings
 from django.db import Error as DatabaseError
-from django.db import close_old_connections, connections
+from django.db import close_old_connections, connection, connections
 from kombu.exceptions import OperationalError
 
 from domain.redis_keys import Keys
@@ -31,6 +31,8 @@ from tangram_web.lib.jobs import QUEUE, SCHEDULES, Schedule, stopping, visibilit
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 1.0
+#: While the database does not change, frequent checks are this far apart: what is due then has waited for its time.
+CALM_SECONDS: Final = 5.0
 #: A worker that has not shown life for this long does not run jobs; as `/readyz` counts.
 WORKER_SECONDS: Final = 10.0
 #: How long a projector waits for a jobs worker before it runs jobs itself.
@@ -52,14 +54,18 @@ class JobScheduler:
         self._enqueued_at: dict[str, float] = {}
         signals.task_postrun.connect(self._on_postrun)
 
-    def tick(self) -> None:
-        """Enqueue what is due. An error of the database or the broker is logged and tried again."""
+    def tick(self, *, calm: bool = False) -> None:
+        """Enqueue what is due. An error of the database or the broker is logged and tried again.
+
+        ``calm``: nothing was written since the tick before.
+        """
         now = self._clock()
         for name, schedule in SCHEDULES.items():
             # An entry that outlives every run belongs to a message that was lost.
             if now - self._enqueued_at.get(name, -visibility_seconds()) < visibility_seconds():
                 continue
-            if now - self._checked_at.get(name, -schedule.every_seconds) < schedule.every_seconds:
+            every = max(schedule.every_seconds, CALM_SECONDS if calm else 0.0)
+            if now - self._checked_at.get(name, -every) < every:
                 continue
             self._checked_at[name] = now
             try:
@@ -78,14 +84,33 @@ class JobScheduler:
             self._enqueued_at.pop(getattr(sender, "name", ""), None)
 
 
+class DatabaseWrites:
+    """Tells whether another connection wrote to the database; only SQLite knows that, by a counter in its file."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+
+    def none_since(self) -> bool:
+        """Return whether there was certainly no write since the call before."""
+        if connection.vendor != "sqlite":
+            return False
+        try:
+            with connection.cursor() as cursor:
+                (version,) = cursor.execute("PRAGMA data_version").fetchone()
+        except DatabaseError:
+            return False
+        before, self._version = self._version, version
+        return bool(version == before)
+
+
 def schedule_jobs(stop: Event) -> None:
     """Enqueue jobs and show life as a jobs worker until stopped."""
     client, keys = connect(settings.TANGRAM_REDIS_URL), bus.keys()
     scheduler = JobScheduler(lambda task: task.apply_async(retry=False))
-    name, shown_at = process_name(QUEUE), -LIFE_SECONDS
+    name, shown_at, writes = process_name(QUEUE), -LIFE_SECONDS, DatabaseWrites()
     while not stop.is_set():
         close_old_connections()
-        scheduler.tick()
+        scheduler.tick(calm=writes.none_since())
         if monotonic() - shown_at >= LIFE_SECONDS:
             shown_at = monotonic()
             with suppress(redis.RedisError):

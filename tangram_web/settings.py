@@ -34,10 +34,18 @@ _PROJECT = ProjectLimits()
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 TANGRAM_HOME = env_directory("TANGRAM_HOME", Path("~/.local/share/tangram"))
+#: Node workers of this machine reach the leader here. It is made by the leader; others go through Redis.
+TANGRAM_LEADER_SOCKET = TANGRAM_HOME / "leader.sock"
 TANGRAM_REDIS_URL = env_redis_url("TANGRAM_REDIS_URL", embedded_redis_url(TANGRAM_HOME / "redis"))
+#: Folder with the passwords of Redis users (``manage.py redis_users``), for nodes that node groups launch; empty: they get the URL above.
+TANGRAM_REDIS_USERS = env_text("TANGRAM_REDIS_USERS", "")
+#: Address of Redis for nodes that join by a token, without a user; empty: that above.
+TANGRAM_JOIN_REDIS_URL = env_text("TANGRAM_JOIN_REDIS_URL", "")
 #: Revision of the distribution's package of the Redis server, for the judgement of its fixes.
 TANGRAM_REDIS_PACKAGE = env_text("TANGRAM_REDIS_PACKAGE", "")
 TANGRAM_KEY_PREFIX = env_text("TANGRAM_KEY_PREFIX", "tangram")
+#: Name by which engines tell the nodes of several installations apart.
+TANGRAM_INSTALLATION = env_text("TANGRAM_INSTALLATION", TANGRAM_KEY_PREFIX)
 TANGRAM_NODE = env_text("TANGRAM_NODE", socket.gethostname())
 TANGRAM_NODE_POOL = env_text("TANGRAM_NODE_POOL", "default")
 #: How commands are isolated: auto (a sandbox where one works), bwrap or apptainer (nothing else), or process.
@@ -63,6 +71,8 @@ TANGRAM_DISK = env_prefixed("TANGRAM_DISK_", "disk_")
 TANGRAM_CPU_BACKEND = env_text("TANGRAM_CPU_BACKEND", "process")
 #: Folder that all parts share, for inputs and results above 64 KiB; empty: they stay in Redis.
 TANGRAM_BODIES_DIRECTORY = env_text("TANGRAM_BODIES_DIRECTORY", "")
+#: Store of large objects that nodes and clients reach: ``s3://…`` or ``file://…``; empty: none.
+TANGRAM_OBJECT_STORE = env_text("TANGRAM_OBJECT_STORE", "")
 TANGRAM_SECRETS_DIRECTORY = env_text("TANGRAM_SECRETS_DIRECTORY", "")
 #: Name of the rollout worker of this machine; each process with the role needs its own.
 TANGRAM_ROLLOUT_WORKER = env_text("TANGRAM_ROLLOUT_WORKER", socket.gethostname())
@@ -297,8 +307,8 @@ REST_FRAMEWORK = {
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
 DRF_STANDARDIZED_ERRORS = {
-    "EXCEPTION_HANDLER_CLASS": "tangram_web.lib.problems.ProblemHandler",
-    "EXCEPTION_FORMATTER_CLASS": "tangram_web.lib.problems.ProblemFormatter",
+    "EXCEPTION_HANDLER_CLASS": "tangram_web.lib.api_problems.ProblemHandler",
+    "EXCEPTION_FORMATTER_CLASS": "tangram_web.lib.api_problems.ProblemFormatter",
     "NESTED_FIELD_SEPARATOR": "/",
 }
 SPECTACULAR_SETTINGS = {

@@ -10,7 +10,7 @@ from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerView
 from tangram_web.compare.api import CompareView
 from tangram_web.dashboard.gpu_api import Gpus
 from tangram_web.dashboard.pages import url_patterns
-from tangram_web.doctor.api import Checks
+from tangram_web.doctor.api import Checks, ClusterChecks
 from tangram_web.explorer.api import SavedViewApi, SavedViewsApi
 from tangram_web.metrics.views import MetricsView
 from tangram_web.problems.api import Problems
@@ -33,6 +33,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="api-docs",
     ),
     path("api/v1/checks", Checks.as_view()),
+    path("api/v1/cluster/checks", ClusterChecks.as_view()),
     path("api/v1/problems", Problems.as_view()),
     path("api/v1/gpus", Gpus.as_view()),
     path("api/v1/views", SavedViewsApi.as_view()),

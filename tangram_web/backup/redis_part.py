@@ -29,10 +29,13 @@ def lasting_keys(client: redis.Redis, keys: Keys) -> list[bytes]:
     """Return the keys that are meaningful to later processes."""
     named = (
         keys.inbox, keys.journal, keys.epoch, keys.snapshot, keys.config, keys.capacity,
-        keys.positions, keys.metrics, keys.dead_letters,
+        keys.positions, keys.metrics, keys.dead_letters, keys.arrivals,
     )  # fmt: skip
+    loads = cast("list[bytes]", client.hkeys(keys.project_loads))
+    projects = [load[3:].decode() for load in loads if load.startswith(b"an:")]
+    arrivals = [keys.arrivals_of(project) for project in projects]
     remembered = client.scan_iter(match=f"{keys.prefix}:idempotency:*", count=1000)
-    return [name.encode() for name in named] + [bytes(key) for key in remembered]
+    return [name.encode() for name in (*named, *arrivals)] + [bytes(key) for key in remembered]
 
 
 def save(client: redis.Redis, keys: Keys, path: Path) -> int:

@@ -75,6 +75,9 @@ _PROJECT: Final = {
 _NODE: Final = {
     "drained": Help("No new grants on this node; running actions continue."),
     "reason": Help("Reason, shown on pages."),
+    "finishing": Help(
+        "Open trajectories continue there while it is drained; new ones go elsewhere."
+    ),
 }
 _RESOURCE: Final = {
     "limit_units": Help("Units that may be held at once; 0 stops all grants."),
@@ -223,10 +226,34 @@ _SELECTOR: Final = {
     "model": Help("Use only a profile of this model. Empty: any."),
     "engine": Help("Use only a profile of this engine. Empty: any."),
 }
+_NODE_GROUP: Final = {
+    "engine": Help("Engine that places its node workers: processes, ssh, ray, slurm, kubernetes."),
+    "pool": Help("Pool that its nodes join."),
+    "count": Help("Number of nodes. Empty: between min_count and max_count."),
+    "min_count": Help("Fewest nodes, where count is empty."),
+    "max_count": Help("Most nodes, where count is empty."),
+    "cpus": Help("Cores of a node, reserved on the engine."),
+    "gpus": Help("GPUs of a node, reserved on the engine."),
+    "memory_bytes": Help(
+        "Memory of a node, reserved on the engine. 0: what the engine lets it use."
+    ),
+    "labels": Help(
+        "What a machine must have: custom resources of Ray, features of Slurm, labels of Kubernetes.",
+        "{disk: ssd}",
+    ),
+    "image": Help("Image of the node worker, where the engine runs containers."),
+    "isolation": Help("How commands are isolated: auto, bwrap, apptainer or process."),
+    "drain_seconds": Help("A node is drained so long before the engine ends it."),
+    "max_surge": Help("Nodes beside the wanted ones, at most, while outdated nodes are replaced."),
+    "max_unavailable": Help(
+        "Nodes fewer than wanted that take actions, at most, while outdated nodes are replaced."
+    ),
+    "options": Help("Options of the engine.", "{hosts: 'gpu-1,gpu-2', user: tangram}"),
+}
 #: Kind → member → its help text.
 HELPS: Final = {
     "Pool": _POOL, "Project": _PROJECT, "Resource": _RESOURCE, "GpuService": _SERVICE, "Fleet": _FLEET,
-    "Selector": _SELECTOR, "Node": _NODE,
+    "Selector": _SELECTOR, "NodeGroup": _NODE_GROUP, "Node": _NODE,
 }  # fmt: skip
 NAME: Final = "Unique name; an existing object of this name is changed."
 

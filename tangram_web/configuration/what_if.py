@@ -41,6 +41,7 @@ PLAYED: Final = {
     "GpuService": {"degrees", "max_concurrency"},
     "Fleet": set(),
     "Selector": set(),
+    "NodeGroup": set(),
     "Node": {"drained"},
 }
 #: Kind → reason why its other members are not playable.
@@ -51,7 +52,8 @@ _WHY: Final = {
     "GpuService": "restores and calls take as long as they were measured",
     "Fleet": "a recorded window has no prompts; `tangram sim` plays fleets with the workload trajectories",
     "Selector": "calls of a recorded window are replayed on the degrees that they had",
-    "Node": "it is a note that changes nothing",
+    "NodeGroup": "a recorded window is replayed on the nodes that it had",
+    "Node": "a reason changes nothing, and simulated nodes let no trajectory finish",
 }
 _ABSENT: Final = object()
 

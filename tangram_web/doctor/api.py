@@ -1,4 +1,4 @@
-"""``GET /api/v1/checks``: the findings of all checks of this installation."""
+"""``GET /api/v1/checks``: the findings of all checks of this installation; ``GET /api/v1/cluster/checks``: of its cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rest_framework.views import APIView
 
 from domain.principals import Scope
 from tangram_web.doctor.checks import CHECKS
+from tangram_web.doctor.cluster_finding import FindingSeverity
+from tangram_web.doctor.cluster_reading import findings_of, read_cluster
 from tangram_web.doctor.results import CheckState, in_order, run
 from tangram_web.lib.access import HasScope
 
@@ -31,6 +33,35 @@ class ChecksView(serializers.Serializer[Any]):
 
     in_order = serializers.BooleanField()
     findings = CheckResultView(many=True)
+
+
+class ClusterFindingView(serializers.Serializer[Any]):
+    """One finding about the cluster."""
+
+    severity = serializers.ChoiceField(choices=[each.value for each in FindingSeverity])
+    kind = serializers.CharField(
+        help_text="That of a problem, where /api/v1/problems has the same."
+    )
+    subject = serializers.CharField(help_text="Node, part, group or host.")
+    sentence = serializers.CharField()
+    cure = serializers.CharField()
+
+
+class ExaminedView(serializers.Serializer[Any]):
+    """How much was examined."""
+
+    nodes = serializers.IntegerField()
+    doors = serializers.IntegerField(help_text="Tried from this web process.")
+    parts = serializers.IntegerField()
+    groups = serializers.IntegerField()
+
+
+class ClusterChecksView(serializers.Serializer[Any]):
+    """All findings about the cluster, worst first, and whether none of them is a fault."""
+
+    in_order = serializers.BooleanField()
+    examined = ExaminedView()
+    findings = ClusterFindingView(many=True)
 
 
 class OfTheWholeSystem(HasScope):
@@ -56,3 +87,29 @@ class Checks(APIView):
         findings = run(CHECKS)
         shown = [asdict(finding) for finding in findings]
         return Response({"in_order": in_order(findings), "findings": shown})
+
+
+class ClusterChecks(APIView):
+    """The checks of the cluster."""
+
+    permission_classes = (OfTheWholeSystem,)
+    read_scope = Scope.READ
+
+    @extend_schema(responses=ClusterChecksView, operation_id="cluster_checks")
+    def get(self, request: Request) -> Response:
+        """Compare clocks and versions, try the doors of nodes, and judge what nodes and keeper report; 503 without Redis."""
+        facts = read_cluster()
+        findings = findings_of(facts)
+        examined = {
+            "nodes": len(facts.nodes),
+            "doors": sum(node.door_problem is not None for node in facts.nodes),
+            "parts": len(facts.parts) + (facts.leader is not None),
+            "groups": len(facts.groups),
+        }
+        return Response(
+            {
+                "in_order": all(each.severity != FindingSeverity.FAULT for each in findings),
+                "examined": examined,
+                "findings": [asdict(each) for each in findings],
+            }
+        )

@@ -5,10 +5,13 @@ A further check is a function that returns findings, and an entry of `CHECKS`.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from time import time
 from typing import Final
 
 from django.conf import settings
@@ -16,9 +19,11 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from domain.confinement import APPTAINER, OFF, SANDBOX_CURE, can_sandbox
-from domain.errors import Unavailable
+from domain.errors import TangramError, Unavailable
 from domain.inventory import PoolConfig
 from managers.cpu.apptainer.program import find_apptainer, forbidden_namespaces
+from scheduler.runtime.object_store.objects import ObjectStore, digest_of, object_key
+from scheduler.runtime.object_store.store_address import open_store
 from tangram_web.doctor.results import Check, CheckResult, CheckState
 from tangram_web.lib import bus, oom_scores
 from tangram_web.pools.selectors import current_config
@@ -28,6 +33,8 @@ GIB: Final = 2**30
 #: Free space of the data folder below which a check warns, and fails.
 SCARCE_BYTES, TOO_LITTLE_BYTES = 5 * GIB, GIB // 2
 _SHOWN_NAMES: Final = 5
+#: Time for the trial of the object store, and the difference of clocks above which signed requests are near to their refusal.
+_TRIAL_SECONDS, _SKEW_SECONDS = 30.0, 120.0
 
 
 def database() -> Iterator[CheckResult]:
@@ -154,6 +161,52 @@ def tokenizers() -> Iterator[CheckResult]:
     yield CheckResult("tokenizers", CheckState.OK, f"below {where}: {there}{more}")
 
 
+def object_store() -> Iterator[CheckResult]:
+    """Whether a small object can be written, listed, read and deleted by this part, and the clock of the store."""
+    if not settings.TANGRAM_OBJECT_STORE:
+        return
+    try:
+        store = open_store(settings.TANGRAM_OBJECT_STORE)
+        assert store is not None
+        ahead = asyncio.run(asyncio.wait_for(_tried(store), _TRIAL_SECONDS))
+    except (TangramError, TimeoutError) as error:
+        what = str(error) or f"it does not answer within {_TRIAL_SECONDS:g} s"
+        detail, _, cure = what.partition(": ")
+        cure = cure or "look at TANGRAM_OBJECT_STORE and the network"
+        yield CheckResult("object_store", CheckState.FAIL, detail, cure)
+        return
+    detail = f"writes, lists, reads and deletes; its clock differs by {abs(ahead):.0f} s"
+    if abs(ahead) < _SKEW_SECONDS:
+        yield CheckResult("object_store", CheckState.OK, detail)
+    else:
+        cure = "let this machine and the store follow a time server: S3 refuses 15 minutes"
+        yield CheckResult("object_store", CheckState.WARN, detail, cure)
+
+
+async def _tried(store: ObjectStore) -> float:
+    """Try a store; return by how many seconds its clock is ahead. Raises TangramError for what it does not permit."""
+    content = secrets.token_bytes(32)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield content
+
+    key = object_key("doctor", "trial", (await digest_of(pieces())).sha256)
+    began = time()
+    await store.put(key, len(content), pieces())
+    try:
+        facts = await store.head(key)
+        listed = [each.key async for each in store.list("doctor")]
+        if (
+            facts is None
+            or key not in listed
+            or [each async for each in store.get(key)] != [content]
+        ):
+            raise Unavailable("what was written is not read: give the address of one bucket")
+    finally:
+        await store.delete(key)
+    return facts.modified_at - began
+
+
 def apptainer() -> Iterator[CheckResult]:
     """Apptainer of this machine, where it is installed or the node is to use it."""
     named = settings.TANGRAM_APPTAINER.get("apptainer_program", "")
@@ -182,5 +235,5 @@ def apptainer() -> Iterator[CheckResult]:
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    database, redis, disk, memory, pools, nodes, apptainer, egress, tokenizers,
+    database, redis, disk, memory, object_store, pools, nodes, apptainer, egress, tokenizers,
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Permissions over REST: scopes of tokens and of signed-in staff."""
+"""Permissions over REST: scopes of tokens and of signed-in staff; and refusals of views."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rest_framework.exceptions import MethodNotAllowed
+from rest_framework.exceptions import APIException, MethodNotAllowed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 
 from domain.principals import Principal, Scope
@@ -50,3 +50,12 @@ def principal_of_user(user: Any) -> Principal | None:
         return None
     scopes = SessionScopes.SUPERUSER if user.is_superuser else SessionScopes.STAFF
     return Principal(name=user.get_username(), project=None, scopes=scopes)
+
+
+class ApiError(APIException):
+    """A domain error with its HTTP status."""
+
+    def __init__(self, status: int, detail: str, code: str, pointer: str = "") -> None:
+        super().__init__(detail, code)
+        self.status_code = status
+        self.pointer = pointer

@@ -25,7 +25,7 @@ ENDINGS: Final = (
 
 def ending_of(outcome: Outcome, exit_code: int | None) -> str:
     """Return how an action ended: its outcome, or `FAILED`."""
-    return FAILED if outcome is Outcome.COMPLETED and exit_code else outcome.value
+    return FAILED if outcome is Outcome.COMPLETED and exit_code else str(outcome)
 
 
 class _Exit(msgspec.Struct):

@@ -18,5 +18,6 @@ def collect_rarely() -> None:
 
     Call it once a process has loaded what it serves with. It takes no time.
     """
+    gc.enable()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)

@@ -8,6 +8,7 @@ it ready once they are loaded.
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +49,7 @@ def load_views() -> None:
     resolver = get_resolver()
     assert resolver.url_patterns
     assert resolver.reverse_dict is not None
+    import_module("tangram_web.lib.api_problems")  # the REST framework does with the first error
 
 
 def load_templates() -> None:

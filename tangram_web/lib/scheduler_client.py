@@ -120,6 +120,18 @@ def status() -> dict[str, Any]:
     return _status.decode(_ask(StatusQueried) or b"\x80")
 
 
+def standing(limit: int) -> tuple[dict[str, Any], QueuesResponse, FleetsStatus]:
+    """Return what `status`, `queues` and `fleets` do, by one question. Raises Unavailable."""
+    asked = (StatusQueried, partial(QueuesQueried, limit=limit), FleetsQueried)
+    replies = sorted(_replies(asked, ahead=True), key=lambda reply: reply.request_id)
+    of_status, of_queues, of_fleets = (bytes(each.body) if each.ok else b"" for each in replies)
+    return (
+        _status.decode(of_status or b"\x80"),
+        _queues.decode(of_queues),
+        _fleets.decode(of_fleets or b"\x80"),
+    )
+
+
 def forget_node(name: str) -> bool:
     """Forget a node that does not come back; return False without a leader: the next one does it.
 

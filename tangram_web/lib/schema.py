@@ -48,15 +48,16 @@ class ProblemAutoSchema(AutoSchema):
         operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
         if operation is None:
             return None
-        scope = needed_scope(self.method, self.view)
+        own: str = getattr(self.view, "own_token", "")
+        scope = own or needed_scope(self.method, self.view)
         operation["x-scope"] = scope
         codes = {*_COMMON_ERRORS, 404, 422}
         if self.method != "GET":
-            codes |= {409, 413, 415, 503}
+            codes |= {409, 413, 415, 503} | ({410} if own else set())
         if any(given["name"] == "If-Match" for given in operation.get("parameters", ())):
             codes.add(412)
         operation["responses"].update(_errors(codes, _PROBLEM))
-        operation["security"] = [*_BEARER, {"session": []}]
+        operation["security"] = _BEARER if own else [*_BEARER, {"session": []}]
         return operation
 
     def get_auth(self) -> list[dict[str, Any]]:

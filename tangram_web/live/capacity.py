@@ -238,6 +238,7 @@ class Capacity:
             "pool": inventory.pool,
             "state": self._state(name, node),
             "drained": name in self.config.drained_nodes,
+            "finishing": name in self.config.finishing_nodes,
             "isolation": inventory.isolation,
             "hindrance": node.refuses or self._hindrance(inventory),
             "hostname": inventory.hostname,

@@ -16,6 +16,7 @@ free here; the node itself is shown as lost.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Final
 
 from domain.action import ActionState, Kind
@@ -130,11 +131,17 @@ class FrameFold(JournalReducer):
             self._since = entry.at + entry.wall_offset_seconds
         self._advance(entry.at)
 
-    def take(self, fact: object) -> None:
-        """Fold one event or decision, which changes the revision."""
-        if type(fact) in self._handlers:
-            self._revision += 1
-            super().take(fact)
+    def reduce(self, entry: JournalEntry) -> None:
+        """Fold one entry; each event and decision that is taken changes the revision."""
+        if self._takes_part:
+            super().reduce(entry)
+            return
+        self.begin(entry)
+        handlers = self._handlers
+        for fact in chain(entry.events, entry.decisions):
+            if (handler := handlers.get(type(fact))) is not None:
+                self._revision += 1
+                handler(fact)
 
     def journal_time(self, wall_seconds: float) -> float:
         """Return the journal time at a reading of the wall clock, never before the newest entry."""
@@ -228,7 +235,7 @@ class FrameFold(JournalReducer):
         self.open_actions.submit(action, pool, event.at - event.lag_seconds)
         self.recent.submit()
         self.project_activity.submit(action.project)
-        self._totals.count_submitted(action.project, pool, action.kind.value)
+        self._totals.count_submitted(action.project, pool, str(action.kind))
 
     @on(Grant)
     def _grant(self, decision: Grant) -> None:
@@ -242,9 +249,10 @@ class FrameFold(JournalReducer):
             leased = action.kind is Kind.LEASE
             self.open_actions.move(action, ActionState.RUNNING if leased else ActionState.GRANTED)
         action.node, action.attempt = decision.node, decision.attempt
-        self._hold(action, decision.allocations)
-        self.residents.grant(action.node, decision.allocations, self._at)
-        self._totals.count_service_grant(action.pool, decision.allocations)
+        if decision.allocations:
+            self._hold(action, decision.allocations)
+            self.residents.grant(action.node, decision.allocations, self._at)
+            self._totals.count_service_grant(action.pool, decision.allocations)
         if action.node and action.trajectory and action.kind is Kind.EXEC:
             key = trajectory_key(action.project, action.trajectory)
             self._place_environment(key, action.node)
@@ -318,12 +326,12 @@ class FrameFold(JournalReducer):
             self.project_activity.finish(action.project, decision, self._at, action.exit_code)
             if action.family is not None:
                 self.family_times.finish(decision, action.family, self._at)
-            if fleet := action.fleet:
+            if action.cost and (fleet := action.fleet):
                 self._totals.count_generation(fleet, decision.outcome, action.usage)
         exit_code = action.exit_code if action else None
         self.recent.finish(decision, self._at, exit_code)
         self.task_endings.finish(decision, self._at, exit_code)
-        pool, kind = action.pool if action else _DEFAULT_POOL, decision.kind.value
+        pool, kind = action.pool if action else _DEFAULT_POOL, str(decision.kind)
         self._totals.count_finished(decision.project, pool, kind, decision.outcome, decision.timing)
         if decision.used is not None:
             self._totals.count_usage(pool, granted_cpu_seconds(decision), decision.used)

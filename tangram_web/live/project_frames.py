@@ -90,7 +90,8 @@ class ProjectFold(FrameFold):
 
     def take(self, fact: object) -> None:
         """Fold an event or decision about this project or about all."""
-        if self._concerns(fact):
+        if type(fact) in self._handlers and self._concerns(fact):
+            self._revision += 1
             super().take(fact)
 
     def _concerns(self, fact: Any) -> bool:

@@ -30,6 +30,8 @@ from tangram_web.metrics.totals import Totals
 
 #: A topic without a change is sent this often, as a sign of life.
 HEARTBEAT_SECONDS: Final = 2.0
+#: The same while no page is open: the snapshot alone is read then, by the watch of problems.
+UNHEARD_SECONDS: Final = 6.0
 #: Durations of families are stored this often; the journal has what came since.
 FAMILIES_SECONDS: Final = 60.0
 
@@ -111,7 +113,9 @@ class FramePublisher:
 
     def publish(self, frames: Mapping[str, TopicFrame]) -> list[str]:
         """Publish the frames that changed or are due; return their topics."""
-        due = [frame for frame in frames.values() if self._due(frame)]
+        due = [frame for frame in frames.values() if self._due(frame, HEARTBEAT_SECONDS)]
+        if not any(map(self._changed, due)) and not self._heard():
+            due = [frame for frame in due if self._due(frame, UNHEARD_SECONDS)]
         if due:
             # Stored before it is sent: a new page's snapshot is never older than its frames.
             save_snapshots(self._store, self._prefix, due)
@@ -125,13 +129,18 @@ class FramePublisher:
         """Close the loop, and the channel layer's connection with it."""
         self._runner.close()
 
-    def _due(self, frame: TopicFrame) -> bool:
+    def _due(self, frame: TopicFrame, heartbeat_seconds: float) -> bool:
+        if self._changed(frame):
+            return True
+        return frame.at - self._sent[frame.topic].at >= heartbeat_seconds
+
+    def _changed(self, frame: TopicFrame) -> bool:
         sent = self._sent.get(frame.topic)
-        return (
-            sent is None
-            or sent.revision != frame.revision
-            or frame.at - sent.at >= HEARTBEAT_SECONDS
-        )
+        return sent is None or sent.revision != frame.revision
+
+    def _heard(self) -> bool:
+        """Whether a web process listens to a topic for a page; its channel layer names groups so."""
+        return bool(self._store.pubsub_channels(f"{self._prefix}:live__group__*"))
 
     async def _send(self, frames: Iterable[TopicFrame]) -> None:
         for frame in frames:

@@ -62,7 +62,7 @@ class _Task:
     #: Journal time of the newest reward; None: no rollout of it had one.
     rewarded_at: float | None = None
 
-    def add(self, at: float, *, failure: str = "", rollout: bool = False) -> None:
+    def add(self, at: float, failure: str = "", *, rollout: bool = False) -> None:
         """Count an end at ``at``: of an action, or of a rollout without a reward where ``failure``."""
         number = int(at // BUCKET_SECONDS)
         if not self.buckets or self.buckets[-1].number < number:
@@ -87,6 +87,8 @@ class TaskEndings:
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[TaskKey, _Task] = OrderedDict()
+        #: The task that ended something last.
+        self._last: TaskKey | None = None
         #: The newest rows, and the journal second that they show.
         self._rows: list[dict[str, Any]] = []
         self._second = -1
@@ -95,7 +97,7 @@ class TaskEndings:
         """Count the end of an action."""
         if decision.task:
             failure = failure_of(decision.outcome, exit_code)
-            self._task(decision.project, decision.task).add(at, failure=failure)
+            self._task(decision.project, decision.task).add(at, failure)
 
     def finish_rollout(self, decision: FinishRollout, at: float) -> None:
         """Count the end of a rollout; one that was cancelled says nothing about its task."""
@@ -120,12 +122,15 @@ class TaskEndings:
 
     def _task(self, project: str, name: str) -> _Task:
         key = task_key(project, name)
+        if key == self._last:
+            return self._tasks[key]  # the last one is never dropped
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = _Task(project, name)
             if len(self._tasks) > MAX_TASKS:
                 self._tasks.popitem(last=False)
         self._tasks.move_to_end(key)
+        self._last = key
         return task
 
 

@@ -246,6 +246,12 @@ def _of_leader(system: SystemReading) -> Iterator[Metric]:
         )
         passes.add_metric([], _buckets(life["pass_counts"], life["pass_bounds"]), life["pass_sum"])
         yield passes
+    if "refused_reports" in life:
+        yield _gauge(
+            "tangram_refused_reports",
+            "Reports that the present leader refused: of a node about another node, or of a kind that nodes do not send.",
+            life["refused_reports"],
+        )
     if "redis_risks" in life:
         yield _gauge(
             "tangram_redis_durable", "1 if Redis writes to disk before it answers and evicts nothing.",

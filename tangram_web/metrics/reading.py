@@ -64,6 +64,8 @@ class SystemReading(msgspec.Struct):
     dead_letters: int
     #: Live workers, as they describe themselves.
     workers: list[dict[str, Any]]
+    #: All that ever showed life and were not deleted.
+    known: list[dict[str, Any]] = []
 
     def life_of_leader(self) -> dict[str, Any]:
         """Return the leader's description of itself; empty without a live leader."""
@@ -118,7 +120,8 @@ def read_system(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) 
         pipeline.hgetall(keys.positions)
         pipeline.xrevrange(keys.journal, count=1)
         pipeline.hlen(keys.dead_letters)
-        leader, epoch, workers, positions, newest, letters = pipeline.execute()
+        pipeline.xrevrange(keys.inbox, count=1)
+        leader, epoch, workers, positions, newest, letters, unread = pipeline.execute()
     name = leader.decode() if leader else None
     known = _known(workers)
     alive = [worker for worker in known if time() - worker["at"] <= WORKER_SECONDS]
@@ -126,7 +129,9 @@ def read_system(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) 
     ages = [max(0.0, time() - worker["at"]) for worker in known if worker["name"] == name]
     places = {consumer.encode(): _START for consumer in consumers} | positions
     handled = next((w["inbox_id"] for w in alive if w["name"] == name and "inbox_id" in w), "0-0")
-    inbox = cast("int", client.eval(_COUNT, 1, keys.inbox, handled, _MOST_COUNTED))
+    inbox = 0
+    if unread and unread[0][0].decode() != handled:
+        inbox = cast("int", client.eval(_COUNT, 1, keys.inbox, handled, _MOST_COUNTED))
     return SystemReading(
         leader=name,
         epoch=int(epoch or 0),
@@ -138,6 +143,7 @@ def read_system(client: redis.Redis, keys: Keys, consumers: Iterable[str] = ()) 
         },
         dead_letters=letters,
         workers=alive,
+        known=known,
     )
 
 

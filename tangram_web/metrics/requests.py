@@ -25,7 +25,7 @@ import msgspec
 import redis
 import redis.asyncio
 
-from contract.requests import ROUTE
+from contract.requests import EXCHANGE, ROUTE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -103,6 +103,13 @@ class CountedRequests:
             await self._inner(scope, receive, send)
             return
         began, status = perf_counter(), CLIENT_GONE
+        exchange = scope.get(EXCHANGE)
+        if exchange is not None:  # it knows its status
+            try:
+                await self._inner(scope, receive, send)
+            finally:
+                self._count(scope, exchange.status or CLIENT_GONE, perf_counter() - began)
+            return
 
         async def watched(message: Any) -> None:
             nonlocal status
@@ -113,10 +120,13 @@ class CountedRequests:
         try:
             await self._inner(scope, receive, watched)
         finally:
-            route = scope.get(ROUTE, OTHER)
-            if b"wait=" in scope.get("query_string", b""):
-                route += "?wait"
-            self._counts.add(scope["method"], route, status, perf_counter() - began)
+            self._count(scope, status, perf_counter() - began)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = scope.get(ROUTE, OTHER)
+        if b"wait=" in scope.get("query_string", b""):
+            route += "?wait"
+        self._counts.add(scope["method"], route, status, seconds)
 
 
 async def store_counts(client: redis.asyncio.Redis, key: str, counts: RequestCounts) -> None:
@@ -138,12 +148,16 @@ async def store_counts(client: redis.asyncio.Redis, key: str, counts: RequestCou
 
 
 async def keep_storing(
-    client: redis.asyncio.Redis, key: str, counts: RequestCounts, keep_running: Callable[[], bool]
+    client: redis.asyncio.Redis,
+    key: str,
+    counts: RequestCounts,
+    keep_running: Callable[[], bool],
+    pause: Callable[[], float] = lambda: FLUSH_SECONDS,
 ) -> None:
-    """Store every second while ``keep_running``, until cancelled; then once more."""
+    """Store every second while ``keep_running``, until cancelled; then once more. ``pause``: the seconds until then."""
     try:
         while keep_running():
-            await asyncio.sleep(FLUSH_SECONDS)
+            await asyncio.sleep(pause())
             await store_counts(client, key, counts)
     finally:
         with suppress(redis.RedisError):

@@ -111,12 +111,20 @@ class Totals(msgspec.Struct):
         self, project: str, pool: str, kind: str, outcome: Outcome, timing: Timing
     ) -> None:
         """Count a finished action."""
-        key = (project, pool, kind, outcome.value)
+        key = (project, pool, kind, str(outcome))
         self.finished[key] = self.finished.get(key, 0) + 1
-        _of(self.completion, (pool, kind)).add(timing.act_seconds)
-        _of(self.phases, (pool, "queue")).add(timing.queue_seconds)
-        _of(self.phases, (pool, "overhead")).add(timing.overhead_seconds)
-        _of(self.phases, (pool, "execution")).add(timing.execution_seconds)
+        completion = self.completion.get((pool, kind)) or _of(self.completion, (pool, kind))
+        completion.add(timing.act_seconds)
+        phases = self.phases
+        for phase, seconds in (
+            ((pool, "queue"), timing.queue_seconds),
+            ((pool, "overhead"), timing.overhead_seconds),
+            ((pool, "execution"), timing.execution_seconds),
+        ):
+            histogram = phases.get(phase) or _of(phases, phase)
+            # As `Histogram.add`, without a call for each phase of every action.
+            histogram.counts[bisect_left(BOUNDS, seconds)] += 1
+            histogram.sum_seconds += seconds
 
     def count_usage(self, pool: str, granted_cpu_seconds: float, used: UsedResources) -> None:
         """Count the CPU time that an action was granted, and what it used."""

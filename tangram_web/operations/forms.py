@@ -36,7 +36,11 @@ class DrainForm(ReasonForm):
 
     running = forms.ChoiceField(
         label="Running actions",
-        choices=[("goes on", "continue until they end"), ("ends", "are cancelled now")],
+        choices=[
+            ("goes on", "continue until they end; open trajectories wait for the node"),
+            ("finishes", "continue, and open trajectories finish there"),
+            ("ends", "are cancelled now"),
+        ],
         initial="goes on",
     )
 

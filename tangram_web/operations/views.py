@@ -121,6 +121,7 @@ def _node(name: str) -> Target:
     now = {
         "drained": drain is not None,
         "reason": drain.reason if drain else "",
+        "finishing": drain is not None and drain.finishing,
         "state": row.state,
     }
     return Target(kind="node", name=name, now={**now, "pool": row.pool})
@@ -357,10 +358,10 @@ def _address_of(kind: str, name: str) -> str:
 def _operable() -> dict[str, Any]:
     """Return nodes, pools, resources, services and controlled tasks, each with its state."""
     status, problem = asked(scheduler_client.status)
-    drained = dict(NodeDrain.objects.values_list("node", "reason"))
+    drains = {each.node: each for each in NodeDrain.objects.all()}
     nodes = [
-        {"name": row.name, "pool": row.pool, "state": row.state, "drained": row.name in drained,
-         "lost": row.state == NodeAvailability.LOST, "reason": drained.get(row.name, "")}
+        {"name": row.name, "pool": row.pool, "state": row.state, "drain": drains.get(row.name),
+         "lost": row.state == NodeAvailability.LOST}
         for row in NodeRecord.objects.order_by("name")
     ]  # fmt: skip
     counts = {} if status is None else by_pool(status)

@@ -12,7 +12,9 @@ from tangram_web.pools.models import (
     ConfigRevision,
     FleetRow,
     GpuServiceRow,
+    JoinToken,
     NodeDrain,
+    NodeGroupRow,
     Pool,
     Project,
     Resource,
@@ -71,6 +73,13 @@ class FleetAdmin(ReadOnlyAdmin):
     list_display = ("name", "created_at")
 
 
+@admin.register(NodeGroupRow)
+class NodeGroupAdmin(ReadOnlyAdmin):
+    """Node groups."""
+
+    list_display = ("name", "created_at")
+
+
 @admin.register(NodeDrain)
 class NodeDrainAdmin(ReadOnlyAdmin):
     """Drained nodes."""
@@ -85,6 +94,14 @@ class TokenAdmin(ReadOnlyAdmin):
     list_display = ("name", "public_id", "project", "expiry", "last_used_at", "revoked_at")
     exclude = ("digest", "token_key")
     search_fields = ("name", "public_id")
+
+
+@admin.register(JoinToken)
+class JoinTokenAdmin(ReadOnlyAdmin):
+    """Join tokens, without their hashes."""
+
+    list_display = ("public_id", "node", "pool", "used", "uses", "expires_at", "revoked_at")
+    exclude = ("digest",)
 
 
 @admin.register(ConfigRevision)

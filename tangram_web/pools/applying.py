@@ -23,6 +23,7 @@ from tangram_web.pools.models import (
     FleetRow,
     GpuServiceRow,
     NodeDrain,
+    NodeGroupRow,
     Pool,
     Project,
     Resource,
@@ -39,13 +40,16 @@ _KEPT = frozenset({("Pool", "default"), ("Project", "default")})
 
 
 #: Kind → its rows, which store the whole spec.
-_SPEC_ROWS: Final[dict[str, type[GpuServiceRow] | type[FleetRow] | type[SelectorRow]]] = {
+_SPEC_ROWS: Final[
+    dict[str, type[GpuServiceRow] | type[FleetRow] | type[SelectorRow] | type[NodeGroupRow]]
+] = {
     "GpuService": GpuServiceRow,
     "Fleet": FleetRow,
     "Selector": SelectorRow,
+    "NodeGroup": NodeGroupRow,
 }
 #: A row of the configuration.
-Row = Pool | Project | Resource | GpuServiceRow | FleetRow | SelectorRow | NodeDrain
+Row = Pool | Project | Resource | GpuServiceRow | FleetRow | SelectorRow | NodeGroupRow | NodeDrain
 
 
 class Change(NamedTuple):
@@ -113,7 +117,8 @@ def _completed(before: Any, after: Any) -> Any:
 
 def _same(before: Any, after: Any) -> bool:
     if isinstance(before, NodeSpec) and isinstance(after, NodeSpec):
-        return before.drained == after.drained  # the reason has no effect
+        # The reason has no effect.
+        return (before.drained, before.finishing) == (after.drained, after.finishing)
     return bool(before == after)
 
 
@@ -212,6 +217,10 @@ def _check_references(wanted: Wanted, config: Config) -> None:
             raise InvalidRequest(f"Project {name!r}: there is no pool {spec.default_pool!r}")
         if kind == "Fleet":
             check_pool_of_fleet(name, spec, pools)
+        if kind == "NodeGroup" and spec.pool not in pools:
+            raise InvalidRequest(
+                f"NodeGroup {name!r}: there is no pool {spec.pool!r}", pointer="/pool"
+            )
 
 
 def _set_confinement(row: Pool, spec: PoolSpec) -> None:
@@ -250,7 +259,9 @@ def _apply_change(each: Change, wanted: Wanted) -> None:
         if spec is not None:
             row.spec = msgspec.to_builtins(spec)
     else:
-        row = NodeDrain(node=each.name, reason=spec.reason if spec is not None else "")
+        row = NodeDrain(node=each.name)
+        if spec is not None:
+            row.reason, row.finishing = spec.reason, spec.finishing
     _store(row, each)
 
 

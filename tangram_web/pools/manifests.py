@@ -1,4 +1,4 @@
-"""Configuration files: one document for each pool, project, resource, service, fleet, selector and node.
+"""Configuration files: one document for each pool, project, resource, service, fleet, selector, node group and node.
 
     apiVersion: tangram/v1
     kind: Resource
@@ -38,6 +38,7 @@ from domain.manifest import (
     resource_spec,
     share_specs,
 )
+from domain.node_groups import NodeGroupSpec, check_node_group
 from domain.policies import DEFAULT_POLICY, parse_policy
 from domain.project_limits import ProjectBounds
 from domain.selectors import SelectorSpec, check_selector
@@ -99,6 +100,8 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     drained: bool = False
     reason: Annotated[str, Meta(max_length=500, pattern=r"^[^\x00]*$")] = ""
+    #: While it is drained: trajectories that have their environment there continue.
+    finishing: bool = False
 
 
 class _Manifest(
@@ -144,6 +147,12 @@ class SelectorManifest(_Manifest, frozen=True, kw_only=True, tag="Selector"):
     spec: SelectorSpec
 
 
+class NodeGroupManifest(_Manifest, frozen=True, kw_only=True, tag="NodeGroup"):
+    """Nodes that an engine of the cluster places."""
+
+    spec: NodeGroupSpec
+
+
 class NodeManifest(_Manifest, frozen=True, kw_only=True, tag="Node"):
     """A node."""
 
@@ -157,10 +166,13 @@ Manifest = (
     | ServiceManifest
     | FleetManifest
     | SelectorManifest
+    | NodeGroupManifest
     | NodeManifest
 )
 #: In the order in which objects may refer to others.
-KINDS: Final = ("Pool", "Project", "Resource", "GpuService", "Fleet", "Selector", "Node")
+KINDS: Final = (
+    "Pool", "Project", "Resource", "GpuService", "Fleet", "Selector", "NodeGroup", "Node",
+)  # fmt: skip
 _TYPES: Final[dict[str, Any]] = {
     "Pool": PoolManifest,
     "Project": ProjectManifest,
@@ -168,6 +180,7 @@ _TYPES: Final[dict[str, Any]] = {
     "GpuService": ServiceManifest,
     "Fleet": FleetManifest,
     "Selector": SelectorManifest,
+    "NodeGroup": NodeGroupManifest,
     "Node": NodeManifest,
 }
 #: (kind, name) → spec.
@@ -207,6 +220,8 @@ def _manifest(value: Any) -> Manifest:
             check_fleet(manifest.metadata.name, manifest.spec)
         elif isinstance(manifest, SelectorManifest):
             check_selector(manifest.metadata.name, manifest.spec)
+        elif isinstance(manifest, NodeGroupManifest):
+            check_node_group(manifest.spec)
         elif isinstance(manifest, PoolManifest):
             parse_policy(manifest.spec.policy)
             check_pool_shares(manifest.spec.shares)
@@ -243,8 +258,10 @@ def specs_of(config: Config) -> Wanted:
         found["Fleet", name] = fleet
     for name, selector in config.selectors.items():
         found["Selector", name] = selector
+    for name, group in config.node_groups.items():
+        found["NodeGroup", name] = group
     for node in config.drained_nodes:
-        found["Node", node] = NodeSpec(drained=True)
+        found["Node", node] = NodeSpec(drained=True, finishing=node in config.finishing_nodes)
     return found
 
 

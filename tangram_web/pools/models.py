@@ -1,4 +1,5 @@
-"""The configuration: pools, projects, resources, services, fleets, selectors, drains, tokens, revisions.
+"""The configuration: pools, projects, resources, services, fleets, selectors, node groups, drains, tokens, join tokens,
+revisions.
 
 These rows are the truth of the configuration; only `services` and `applying` change them. The
 scheduler gets them as `domain.inventory.Config`; each applied state is stored as a `ConfigRevision`.
@@ -164,11 +165,28 @@ class SelectorRow(models.Model):
         return self.name
 
 
+class NodeGroupRow(models.Model):
+    """Nodes that an engine of the cluster places."""
+
+    name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
+    #: `domain.node_groups.NodeGroupSpec`.
+    spec = JsonText(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "node group"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class NodeDrain(models.Model):
     """A drain: the node gets no new actions. The node need not have joined yet."""
 
     node = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
     reason = models.CharField(max_length=500, blank=True, default="")
+    #: Trajectories that have their environment there continue.
+    finishing = models.BooleanField(default=False)
     since = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -211,6 +229,34 @@ class Token(AbstractAuthToken):
     def scope_set(self) -> frozenset[Scope]:
         """The scopes as `Scope` values."""
         return frozenset(Scope(scope) for scope in self.scopes)
+
+
+def new_join_id() -> str:
+    """Return a public id of a join token."""
+    return f"join_{secrets.token_hex(8)}"
+
+
+class JoinToken(models.Model):
+    """A token by which machines join as nodes. Only its hash is stored; the token itself is shown once."""
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_join_id)
+    #: SHA-256 of the token, in hexadecimal digits.
+    digest = models.CharField(max_length=64, unique=True)
+    #: The only node that may use it, or what the names of nodes begin with; empty: any name.
+    node = models.CharField(max_length=NAME_LENGTH, blank=True)
+    is_prefix = models.BooleanField(default=False)
+    #: Pool and isolation of the nodes; empty: as the machine says.
+    pool = models.CharField(max_length=NAME_LENGTH, blank=True)
+    isolation = models.CharField(max_length=16, blank=True)
+    uses = models.PositiveIntegerField(default=1)
+    used = models.PositiveIntegerField(default=0)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.public_id
 
 
 class ConfigRevision(AppendOnly):

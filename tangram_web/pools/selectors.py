@@ -22,6 +22,7 @@ from domain.inventory import (
 )
 from domain.limits import Limits, Share
 from domain.manifest import PoolShares, ResourceSpec, WarmImages, parts_of
+from domain.node_groups import NodeGroupSpec
 from domain.principals import Principal, plain_token
 from domain.project_limits import ProjectBounds
 from domain.resources import MILLI
@@ -33,6 +34,7 @@ from tangram_web.pools.models import (
     FleetRow,
     GpuServiceRow,
     NodeDrain,
+    NodeGroupRow,
     Pool,
     Project,
     Resource,
@@ -96,6 +98,7 @@ def _pool(pool: Pool) -> PoolConfig:
 def current_config() -> Config:
     """Return the configuration as the scheduler knows it, under its latest revision."""
     specs = declared_resources()
+    drains = dict(NodeDrain.objects.values_list("node", "finishing"))
     revision = ConfigRevision.objects.aggregate(latest=Max("number"))["latest"] or 0
     return Config(
         revision=revision,
@@ -121,7 +124,12 @@ def current_config() -> Config:
             row.name: msgspec.convert(row.spec, SelectorSpec)
             for row in SelectorRow.objects.order_by("name")
         },
-        drained_nodes=frozenset(NodeDrain.objects.values_list("node", flat=True)),
+        node_groups={
+            row.name: msgspec.convert(row.spec, NodeGroupSpec)
+            for row in NodeGroupRow.objects.order_by("name")
+        },
+        drained_nodes=frozenset(drains),
+        finishing_nodes=frozenset(node for node, finishing in drains.items() if finishing),
     )
 
 

@@ -256,13 +256,21 @@ def check_pool_of_fleet(name: str, spec: FleetSpec, pools: Container[str]) -> No
         raise InvalidRequest(f"Fleet {name!r}: there is no pool {spec.pool!r}", pointer="/pool")
 
 
-def node_drain(*, actor: Actor, node: str, reason: str = "") -> NodeDrain:
-    """Stop grants on a node; repeating it changes nothing."""
+def node_drain(*, actor: Actor, node: str, reason: str = "", finishing: bool = False) -> NodeDrain:
+    """Stop grants on a node; repeating it changes nothing.
+
+    ``finishing``: trajectories that have their environment there continue. A drain without it replaces one with it.
+    """
     with change(actor, "drain", f"node/{node}") as audit:
         drain = NodeDrain.objects.filter(node=node).first()
         if drain is None:
-            drain = NodeDrain(node=node, reason=reason)
+            drain = NodeDrain(node=node, reason=reason, finishing=finishing)
             insert(drain)
+            audit.after = _described(drain)
+        elif drain.finishing and not finishing:
+            audit.before = _described(drain)
+            drain.reason, drain.finishing = reason, False
+            drain.save(update_fields=["reason", "finishing"])
             audit.after = _described(drain)
     return drain
 

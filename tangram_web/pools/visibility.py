@@ -2,7 +2,7 @@
 
 Rules
 1. A caller of all projects sees every object and member; secrets are never shown to any caller.
-2. Capacity is shared, so pools, resources, services, fleets, selectors and drains are visible to all projects, as on the
+2. Capacity is shared, so pools, resources, services, fleets, selectors, node groups and drains are visible to all projects, as on the
    live pages: an action of any project may name them.
 3. A project is visible to its own callers alone, and so is its entry in shares.
 4. Members that describe how Tangram reaches a service, a worker or an API belong to the installation, and are
@@ -23,6 +23,7 @@ from domain.apis import ApiConfig
 from domain.fleets import FleetSpec
 from domain.inventory import Config, PoolConfig, ProjectConfig
 from domain.manifest import ResourceSpec
+from domain.node_groups import NodeGroupSpec
 from domain.principals import Principal
 from domain.selectors import SelectorSpec
 from domain.services import GpuService
@@ -82,9 +83,16 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
             " hardware model engine"
         ),
     ),
+    NodeGroupSpec: MemberPolicy(
+        _names(
+            "engine pool count min_count max_count cpus gpus memory_bytes labels isolation drain_seconds"
+            " max_surge max_unavailable"
+        ),
+        hidden=_names("image options"),
+    ),
     Config: MemberPolicy(
         _names(
-            "revision pools resources limits apis services fleets selectors drained_nodes"
+            "revision pools resources limits apis services fleets selectors node_groups drained_nodes finishing_nodes"
             " node_grace_seconds node_dead_seconds"
         ),
         own=_names("projects"),
@@ -109,6 +117,7 @@ def visible(config: Config, projects: Projects) -> Config:
         services=_each(config.services, projects),
         fleets=_each(config.fleets, projects),
         selectors=_each(config.selectors, projects),
+        node_groups=_each(config.node_groups, projects),
     )
 
 

@@ -7,7 +7,6 @@ is unknown until it does; nothing here waits for longer than the query of the sc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
@@ -18,12 +17,13 @@ import redis
 from django.db import Error as DatabaseError
 from django.db.models import Count, Q
 
-from contract.fleet_status import FleetStatus
+from contract.fleet_status import FleetsStatus, FleetStatus
+from contract.responses import QueuesResponse
 from domain.errors import Unavailable
 from domain.redis_keys import Keys
 from tangram_web.lib import scheduler_client
 from tangram_web.live.gpu_use import GpuUse, gpu_uses
-from tangram_web.live.topic_store import stored_snapshot
+from tangram_web.live.topic_store import stored_snapshot, stored_snapshots
 from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW
 from tangram_web.metrics.reading import READERS, WORKER_SECONDS, SystemReading, read_system
 from tangram_web.problems.blocking import SHORT, holdings_of, with_causes
@@ -45,6 +45,7 @@ T = TypeVar("T")
 #: A live topic that is older than this is unknown.
 FRESH_SECONDS: Final = 10.0
 _STATUS_SECONDS: Final = 2.0
+#: The same while nothing waits: status, queues and fleets are then one question.
 _QUEUES_SECONDS: Final = 5.0
 _ROWS_SECONDS: Final = 5.0
 _MEMORY_SECONDS: Final = 5.0
@@ -73,6 +74,10 @@ class _Kept:
                 value = None
             self._values[name] = (monotonic(), value)
         return cast("T | None", value)
+
+    def age(self, name: str) -> float:
+        """Return the seconds since a value was read."""
+        return monotonic() - self._values[name][0]
 
 
 class FactCollector:
@@ -109,8 +114,7 @@ class FactCollector:
         return facts
 
     def _read_redis(self, facts: SystemFacts) -> None:
-        facts.overview = self._fresh(OVERVIEW, facts.now)
-        nodes = self._fresh(NODES, facts.now)
+        facts.overview, nodes = self._fresh(facts.now, OVERVIEW, NODES)
         facts.nodes = None if nodes is None else nodes.get("nodes", [])
         system = read_system(self._client, self._keys, READERS)
         self._read_workers(facts, system)
@@ -118,16 +122,14 @@ class FactCollector:
         facts.redis_memory = self._kept.get("memory", _MEMORY_SECONDS, self._memory)
 
     def _read_workers(self, facts: SystemFacts, system: SystemReading) -> None:
-        stored = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.workers))
         web: dict[str, WebProcessFact] = {}
-        for name, body in stored.items():
-            worker = json.loads(body)
-            role, at = str(worker["role"]), float(worker["at"])
+        for worker in system.known:
+            name, role, at = worker["name"], str(worker["role"]), float(worker["at"])
             if role == WEB:
-                web[name.decode()] = msgspec.convert(worker, WebProcessFact)
+                web[name] = msgspec.convert(worker, WebProcessFact)
             self.roles[role] = max(at, self.roles.get(role, 0.0))
             if role == "node":
-                facts.node_workers[name.decode().removeprefix("node@")] = at
+                facts.node_workers[name.removeprefix("node@")] = at
         if facts.nodes == []:
             self.roles.pop("node", None)
         facts.roles = dict(self.roles)
@@ -143,9 +145,9 @@ class FactCollector:
         held = stored_snapshot(self._client, HOLDERS).get("nodes", ()) if nodes else ()
         self.gpus = gpu_uses(nodes, held, system.gpus())
 
-    def _fresh(self, topic: str, now: float) -> dict[str, Any] | None:
-        snapshot = stored_snapshot(self._client, topic)
-        return snapshot if snapshot and now - snapshot["wall"] <= FRESH_SECONDS else None
+    def _fresh(self, now: float, *topics: str) -> list[dict[str, Any] | None]:
+        found = stored_snapshots(self._client, *topics)
+        return [each if each and now - each["wall"] <= FRESH_SECONDS else None for each in found]
 
     def _memory(self) -> tuple[int, int]:
         info = self._client.info("memory")
@@ -153,16 +155,23 @@ class FactCollector:
         return int(info["used_memory"]), most
 
     def _queues(self, now: float) -> list[QueueFact] | None:
-        queues = self._kept.get("queues", _QUEUES_SECONDS, queue_facts)
+        standing = self._kept.get("standing", _QUEUES_SECONDS, _standing)
+        queues = None if standing is None else queue_facts(standing[1])
         if not any(each.code == SHORT for each in queues or ()):
             return queues
-        holders = self._fresh(HOLDERS, now)
+        (holders,) = self._fresh(now, HOLDERS)
         return with_causes(queues or (), holdings_of((holders or {}).get("nodes", ())), now)
 
     def _ask_scheduler(self, facts: SystemFacts) -> None:
-        status = self._kept.get("status", _STATUS_SECONDS, scheduler_client.status)
-        if status is None:
+        """Ask for status, queues and fleets together; in between for the status alone, unless nothing waits."""
+        standing = self._kept.get("standing", _QUEUES_SECONDS, _standing)
+        if standing is None:
             return
+        status, queues, fleets = standing
+        self.fleets = fleets.fleets
+        busy = bool(queues.items) or _acts(facts.overview)
+        if busy and self._kept.age("standing") >= _STATUS_SECONDS:
+            status = self._kept.get("status", _STATUS_SECONDS, scheduler_client.status) or status
         facts.resources = status.get("resources", {})
         facts.queues = self._queues(facts.now)
         if facts.overview is not None:
@@ -172,8 +181,6 @@ class FactCollector:
         if blockers:
             known = self._kept.get("blockers", _QUEUES_SECONDS, lambda: blocker_facts(blockers))
             facts.blockers = known or {}
-        fleets = self._kept.get("fleets", _QUEUES_SECONDS, lambda: scheduler_client.fleets().fleets)
-        self.fleets = fleets or []
 
 
 def remembered_web(
@@ -192,8 +199,16 @@ def remembered_web(
     return {name: each for name, each in known if now - each.at <= REMOVED_SECONDS}
 
 
-def queue_facts() -> list[QueueFact]:
-    """Return the longest queues. Raises Unavailable."""
+def _acts(overview: dict[str, Any] | None) -> bool:
+    return any((overview or {}).get("counts", {}).values())
+
+
+def _standing() -> tuple[dict[str, Any], QueuesResponse, FleetsStatus]:
+    return scheduler_client.standing(_QUEUES)
+
+
+def queue_facts(queues: QueuesResponse) -> list[QueueFact]:
+    """Return the longest queues."""
     return [
         QueueFact(
             pool=each.pool,
@@ -207,7 +222,7 @@ def queue_facts() -> list[QueueFact]:
             head=each.head,
             resource=each.why.resource or "",
         )
-        for each in scheduler_client.queues(limit=_QUEUES).items
+        for each in queues.items
     ]
 
 

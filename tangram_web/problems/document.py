@@ -23,7 +23,8 @@ _HEAD: Final = f"""# Problems
 
 The Overview lists what is wrong now, worst first: what, since when, how many actions it holds up, who owns it, and the verb that helps.
 The same list is at `GET /api/v1/problems`, in `tangram status`, in `/readyz?verbose` for a token with scope `operate`, and in the metrics
-`tangram_problem` and `tangram_problem_actions`. One process judges once a second, so all of them agree.
+`tangram_problem` and `tangram_problem_actions`. One process judges once a second, so all of them agree; every
+two seconds while nothing waits or runs and no problem comes or goes.
 
 **Critical**: work is lost or cannot proceed. **Warning**: work fails or slows. Problems rank by severity, then by the actions that they
 hold up, then by age. While a problem is critical, every other page has a banner.

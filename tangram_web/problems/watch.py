@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Event
 from time import time
 from typing import Any, Final
@@ -30,7 +30,7 @@ from tangram_web.problems.announcing import announce
 from tangram_web.problems.collecting import FactCollector
 from tangram_web.problems.facts import SystemFacts
 from tangram_web.problems.health import UNKNOWN_SECONDS
-from tangram_web.problems.judge import SystemProblem, judge
+from tangram_web.problems.judge import ProblemState, SystemProblem, judge
 from tangram_web.problems.reading import problems_body, seen_in
 from tangram_web.problems.resources import mark, resource_rows
 from tangram_web.problems.stored import ProblemStore, StoredProblems
@@ -40,6 +40,10 @@ from tangram_web.problems.usual import UsualCompletion
 log = logging.getLogger(__name__)
 
 JUDGE_SECONDS: Final = 1.0
+#: The same while there is no problem and nothing waits or runs: half of what a condition has to hold at least.
+CALM_SECONDS: Final = 2.0
+#: Unchanged problems are stored again this often, as a sign of life.
+STORE_SECONDS: Final = 4.0
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -60,6 +64,10 @@ class ProblemWatch:
         self._usual = UsualCompletion(client, keys)
         #: None while another process judges.
         self._stored: StoredProblems | None = None
+        #: Wall clock of the newest judgement that is stored.
+        self._saved_at = 0.0
+        #: Until the next turn.
+        self.pause_seconds = JUDGE_SECONDS
 
     def turn(self, now: float) -> bool:
         """Judge and publish once; return False while another process does. Raises redis.RedisError."""
@@ -73,6 +81,7 @@ class ProblemWatch:
         said = self._store.acknowledgements()
         problems = judge(facts, self._stored.problems, now, settings.TANGRAM_PROBLEMS, said)
         self._withdraw(problems, said)
+        before = self._stored
         self._stored = StoredProblems(
             at=now,
             problems=self._announced(problems),
@@ -80,9 +89,21 @@ class ProblemWatch:
             web=self._collector.web,
             usual_p95=self._usual.at(now),
         )
-        self._store.save(self._stored)
+        self._save(before)
         self._publish(facts)
+        self.pause_seconds = CALM_SECONDS if _is_calm(facts, problems) else JUDGE_SECONDS
         return True
+
+    def _save(self, before: StoredProblems) -> None:
+        """Store the problems, unless they are those that were stored lately."""
+        assert self._stored is not None
+        same = (before.problems, before.usual_p95) == (
+            self._stored.problems,
+            self._stored.usual_p95,
+        )
+        if not same or self._stored.at - self._saved_at >= STORE_SECONDS:
+            self._store.save(self._stored)
+            self._saved_at = self._stored.at
 
     def close(self) -> None:
         """Store the trends and give the claim back, if it has it."""
@@ -144,6 +165,16 @@ class ProblemWatch:
         ]
 
 
+def _is_calm(facts: SystemFacts, problems: Sequence[SystemProblem]) -> bool:
+    """Whether nothing waits or runs, and no problem comes or goes."""
+    counts = (facts.overview or {}).get("counts")
+    over, held = ProblemState.CLEARED, (ProblemState.HELD, ProblemState.ACKNOWLEDGED)
+    stay = all(
+        each.state is over or (each.state in held and each.gone_at is None) for each in problems
+    )
+    return stay and not facts.inbox_entries and counts is not None and not any(counts.values())
+
+
 def _frame(topic: str, now: float, body: dict[str, Any]) -> TopicFrame:
     revision = crc32(_encode({name: value for name, value in body.items() if name != "judged"}))
     return TopicFrame(topic, int(now * 1000), revision, now, now, body)
@@ -163,7 +194,7 @@ def watch(stop: Event) -> None:
                 watching.turn(time())
             except redis.RedisError as error:
                 log.warning("problems cannot be judged and are tried again: %s", error)
-            stop.wait(JUDGE_SECONDS)
+            stop.wait(watching.pause_seconds)
         try:
             watching.close()
         except redis.RedisError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +31,12 @@ BLANK: dict[str, Any] = {
     "execution_seconds": None, "act_seconds": None, "finished_seq": None, "spec": "{}",
     "widths": None, "used": None, "door": None, "submitted_by": None,
 }  # fmt: skip
+#: The part of it that is not null, which each insertion names.
+DEFAULTS: Final = {name: value for name, value in BLANK.items() if value is not None}
+
+
+#: State of an action that never changes again.
+FINISHED: Final = ActionState.FINISHED.value
 
 
 class ActionChange:
@@ -40,6 +46,7 @@ class ActionChange:
         "attempt",
         "columns",
         "cost",
+        "explained",
         "is_new",
         "kind",
         "node",
@@ -61,8 +68,11 @@ class ActionChange:
         trajectory: str | None,
         cost: str = "{}",
         step: int | None = None,
+        explained: bool = False,
     ) -> None:
         self.cost = cost
+        #: Its row has a detail.
+        self.explained = explained
         self.step = step
         self.state = state
         self.node = node
@@ -83,25 +93,26 @@ class ActionChange:
 class _ActionIds(JournalReducer):
     def __init__(self) -> None:
         super().__init__()
-        self.ids: set[str] = set()
+        self.submitted: set[str] = set()
+        self.changed: set[str] = set()
 
     @on(ActionSubmitted)
     def _submitted(self, event: ActionSubmitted) -> None:
-        self.ids.add(event.action.id)
+        self.submitted.add(event.action.id)
 
     @on(ActionStarted, ActionFinished, Grant, Renew, Requeue, Resize, Finish)
     def _changed(
         self, fact: ActionStarted | ActionFinished | Grant | Renew | Requeue | Resize | Finish
     ) -> None:
-        self.ids.add(fact.action_id)
+        self.changed.add(fact.action_id)
 
 
-def changed_actions(entries: Iterable[JournalEntry]) -> set[str]:
-    """Return the ids of all actions whose rows ``entries`` may change."""
+def changed_actions(entries: Iterable[JournalEntry]) -> tuple[set[str], set[str]]:
+    """Return the ids of actions that ``entries`` submit, and of the others whose rows they may change."""
     found = _ActionIds()
     for entry in entries:
         found.reduce(entry)
-    return found.ids
+    return found.submitted, found.changed - found.submitted
 
 
 #: Characters of each output stream that a row stores; the journal has all of it while retained.
@@ -110,33 +121,35 @@ MAX_CHARACTERS: Final = 65536
 _MARK_CHARACTERS: Final = 256
 
 
-def request_of(action: Action) -> ActionRequest:
-    """Return the request that leads to ``action``."""
-    return ActionRequest(
+#: Fields of a request as an action has them, most of them without a value.
+_USUALLY_NONE: Final = (
+    "trajectory", "step", "group", "family", "environment", "key", "duration_seconds", "exec", "lease", "reward",
+    "timeout_seconds", "queue_timeout_seconds",
+)  # fmt: skip
+
+
+def request_of(action: Action, cost: Mapping[str, Any] | None = None) -> ActionRequest:
+    """Return the request that leads to ``action``; ``cost``: its `cost_of`, if known."""
+    # Most fields have their default, and a keyword costs more than a comparison.
+    request = ActionRequest(
         task=action.task,
         kind=action.kind,
         project=action.project,
-        trajectory=action.trajectory,
         pool=action.pool or None,
         priority=action.priority,
-        step=action.step,
-        group=action.group,
-        family=action.family,
-        environment=action.environment,
-        cost=cost_of(action.cost),  # type: ignore[arg-type]
-        key=action.key,
-        duration_seconds=action.duration_seconds,
-        elasticity=None if action.elasticity is None else _elasticity(action.elasticity),
+        cost=cost_of(action.cost) if cost is None else cost,  # type: ignore[arg-type]
         malleable=action.malleable,
-        exec=action.exec,
-        call=None if action.call is None else _call(action.call),
-        lease=action.lease,
-        reward=action.reward,
-        timeout_seconds=action.timeout_seconds,
-        queue_timeout_seconds=action.queue_timeout_seconds,
         replay_safe=action.replay_safe,
         metadata=action.metadata,
     )
+    for name in _USUALLY_NONE:
+        if (value := getattr(action, name)) is not None:
+            setattr(request, name, value)
+    if action.elasticity is not None:
+        request.elasticity = _elasticity(action.elasticity)
+    if action.call is not None:
+        request.call = _call(action.call)
+    return request
 
 
 def _call(call: CallSpec) -> CallRequest:

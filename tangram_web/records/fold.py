@@ -45,7 +45,8 @@ from domain.ids import trajectory_key
 from domain.journal_reducer import JournalReducer, on
 from domain.resources import units
 from tangram_web.records.action_rows import (
-    BLANK,
+    DEFAULTS,
+    FINISHED,
     ActionChange,
     WholeResult,
     as_reported,
@@ -62,7 +63,6 @@ from tangram_web.records.workload_changes import WorkloadChanges
 _QUEUED = ActionState.QUEUED.value
 _GRANTED = ActionState.GRANTED.value
 _RUNNING = ActionState.RUNNING.value
-_FINISHED = ActionState.FINISHED.value
 _AT_A_NODE = frozenset({_GRANTED, _RUNNING})
 
 #: Decisions of one entry that `finished_seq` can distinguish.
@@ -99,11 +99,14 @@ class RowFold(JournalReducer):
         self._at = entry.at + self._offset
         self._now = self._instant(self._at)
         self.workloads.wall = self._at
+        handlers = self._handlers
         for event in entry.events:
-            self.take(event)
+            if (handler := handlers.get(type(event))) is not None:
+                handler(event)
         first = entry.seq * FINISHES_PER_ENTRY
         for self._place, decision in enumerate(entry.decisions, first):
-            self.take(decision)
+            if (handler := handlers.get(type(decision))) is not None:
+                handler(decision)
 
     def _wall(self, at: float) -> float:
         """Return the wall clock of an event; one without a time has that of its entry."""
@@ -116,46 +119,54 @@ class RowFold(JournalReducer):
             return
         wall = event.accepted_at or self._wall(event.at) - event.lag_seconds
         now = self._instant(wall)
+        kind = str(action.kind)
         change = ActionChange(
-            _QUEUED, None, 1, action.kind.value, action.project, action.task, action.trajectory,
-            step=action.step,
-        )  # fmt: skip
-        row = BLANK.copy()
+            _QUEUED, None, 1, kind, action.project, action.task, action.trajectory, step=action.step
+        )
+        row = DEFAULTS.copy()
         row["id"] = action.id
         row["project"] = action.project
         row["task"] = action.task
-        row["trajectory"] = action.trajectory
         row["pool"] = action.pool
-        row["kind"] = change.kind
-        row["family"] = _plain(action.family)
-        row["step"] = action.step
-        row["group"] = _plain(action.group)
-        row["door"] = action.door or None
-        row["submitted_by"] = _plain(action.by) or None
+        row["kind"] = kind
         row["priority"] = action.priority
         row["submitted_at"] = now
-        row["spec"] = _encode(request_of(action)).decode()
-        if action.cost:
-            row["cost"] = change.cost = _encode(cost_of(action.cost)).decode()
+        cost = cost_of(action.cost)
+        row["spec"] = _encode(request_of(action, cost)).decode()
+        if cost:
+            row["cost"] = change.cost = _encode(cost).decode()
         if action.metadata:
             row["metadata"] = _encode(action.metadata).decode()
+        if action.step is not None:
+            row["step"] = action.step
+        for column, text in (
+            ("trajectory", action.trajectory),
+            ("family", action.family),
+            ("group", action.group),
+            ("door", action.door),
+            ("submitted_by", action.by),
+        ):
+            if text:
+                row[column] = _plain(text)
         change.columns = row
         change.is_new = True
         self.actions[action.id] = change
         self.workloads.submitted(action, now)
-        self.sums.submitted(action, wall)
+        if action.step is not None:
+            self.sums.submitted(action, wall)
 
     @on(Grant)
     def _granted(self, grant: Grant) -> None:
         action = self.actions.get(grant.action_id)
-        if action is None or action.state == _FINISHED:
+        if action is None or action.state == FINISHED:
             return
         action.state = _GRANTED
         action.node = grant.node
         action.attempt = grant.attempt
         columns = action.columns
         columns["state"] = _GRANTED
-        columns["node"] = grant.node
+        if grant.node is not None:
+            columns["node"] = grant.node
         columns["attempt"] = grant.attempt
         columns["granted_at"] = self._now
         if grant.allocations:
@@ -210,15 +221,17 @@ class RowFold(JournalReducer):
         if event.result:
             text, exit_code = bounded_result(event.result, self._whole)
             action.columns["result"] = text
-            action.columns["exit_code"] = exit_code
+            if exit_code is not None:
+                action.columns["exit_code"] = exit_code
 
     @on(Requeue)
     def _requeued(self, decision: Requeue) -> None:
         action = self.actions.get(decision.action_id)
-        if action is None or action.state == _FINISHED:
+        if action is None or action.state == FINISHED:
             return
         action.state = _QUEUED
         action.node = None
+        action.explained = True
         action.columns.update(
             state=_QUEUED, node=None, units="{}", placement=None, granted_at=None,
             started_at=None, result=None, exit_code=None, detail=_plain(decision.reason),
@@ -227,15 +240,18 @@ class RowFold(JournalReducer):
     @on(Finish)
     def _finished(self, finish: Finish) -> None:
         action = self.actions.get(finish.action_id)
-        if action is None or action.state == _FINISHED:
+        if action is None or action.state == FINISHED:
             return
-        action.state = _FINISHED
+        action.state = FINISHED
         outcome, timing = finish.outcome, finish.timing
         columns = action.columns
-        columns["state"] = _FINISHED
-        columns["outcome"] = outcome.value
-        reward = columns["reward"] = finish.reward if outcome is Outcome.COMPLETED else None
-        columns["detail"] = _plain(finish.detail)
+        columns["state"] = FINISHED
+        columns["outcome"] = str(outcome)
+        reward = finish.reward if outcome is Outcome.COMPLETED else None
+        if reward is not None:
+            columns["reward"] = reward
+        if finish.detail is not None or action.explained:
+            columns["detail"] = _plain(finish.detail)
         if action.kind == Kind.LEASE:
             columns["result"] = None
         columns["finished_at"] = self._now
@@ -257,7 +273,7 @@ class RowFold(JournalReducer):
             action.task,
             action.trajectory,
             timing.act_seconds,
-            spending_of(finish, cost_from(action.cost)),
+            spending_of(finish, cost_from(action.cost)) if _spends(finish) else None,
             self._now,
         )
 
@@ -294,6 +310,10 @@ class RowFold(JournalReducer):
     def _environment_removed(self, event: EnvironmentRemoved) -> None:
         now = self._instant(self._wall(event.at))
         self.workloads.ended(event.trajectory, environment_removed_at=now)
+
+
+def _spends(finish: Finish) -> bool:
+    return bool(finish.allocations) or finish.used is not None
 
 
 @lru_cache(maxsize=1024)

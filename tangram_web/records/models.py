@@ -393,6 +393,8 @@ class NodeRecord(models.Model):
     name = models.CharField(primary_key=True)
     pool = models.CharField()
     state = models.CharField(choices=NodeAvailability.choices, default=NodeAvailability.READY)
+    #: It is drained, and trajectories that have their environment there continue.
+    finishing = models.BooleanField(default=False)
     incarnation = models.BigIntegerField(default=0)
     #: Kind → what the node declared (`domain.inventory.ResourceInventory`).
     resources = JsonText(default=dict)
@@ -428,6 +430,8 @@ class ProjectionPosition(models.Model):
     seq = models.BigIntegerField()
     #: Nodes that the last configuration drains, for those that join later.
     drained_nodes = JsonText(default=list)
+    #: Those of them that let trajectories finish.
+    finishing_nodes = JsonText(default=list)
 
     class Meta:
         verbose_name = "projection position"

@@ -1,7 +1,11 @@
 """Projection of the journal: entries in, rows and a position out, in one transaction.
 
 Entries at or before the stored position are skipped, so the same entries may be delivered again
-after a crash. No state is kept between calls: what a batch needs of earlier ones is read from rows.
+after a crash. What a batch needs of earlier ones is read from rows, or is left by the batch before
+(`OpenRows`), which holds at its position alone.
+
+Actions that a batch submits are taken to be new. If one has a row already, since it was submitted
+twice, the transaction is rolled back, and the batch is folded again from all rows that it touches.
 
 The position moves only from the value that was read. If a stopped projector resumes beside its
 replacement, one of the two writes a batch, and the transaction of the other is rolled back.
@@ -10,7 +14,7 @@ replacement, one of the two writes a batch, and the transaction of the other is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -41,9 +45,15 @@ from domain.rollout_events import (
     RolloutResumeRequested,
 )
 from tangram_web.audit.services import AskedVerb, record_asked
-from tangram_web.records.action_rows import WholeResult, as_reported, changed_actions
+from tangram_web.records.action_rows import (
+    ActionChange,
+    WholeResult,
+    as_reported,
+    changed_actions,
+)
 from tangram_web.records.fold import RowFold
 from tangram_web.records.models import NodeAvailability, NodeRecord, ProjectionPosition
+from tangram_web.records.open_rows import OpenRows
 from tangram_web.records.rollout_rows import RolloutFold, changed_rollouts
 from tangram_web.records.statements import (
     instant_writer,
@@ -72,32 +82,57 @@ def project(
     entries: Sequence[tuple[str, JournalEntry]],
     also: Callable[[Sequence[JournalEntry]], None] | None = None,
     whole: WholeResult = as_reported,
+    open_rows: OpenRows | None = None,
 ) -> None:
     """Bring the rows up to the last of ``entries``, given as (stream id, entry) in order.
 
     ``also`` is called with the entries that are new, in the same transaction. ``whole`` fills in what a
-    result refers to.
+    result refers to. ``open_rows``: kept by the caller from call to call.
     """
+    try:
+        _project(entries, also, whole, open_rows or OpenRows())
+    except _SubmittedAgain:
+        _project(entries, also, whole, open_rows or OpenRows(), reads_all=True)
+
+
+class _SubmittedAgain(Exception):
+    """An action of the batch that was taken to be new has a row."""
+
+
+def _project(
+    entries: Sequence[tuple[str, JournalEntry]],
+    also: Callable[[Sequence[JournalEntry]], None] | None,
+    whole: WholeResult,
+    open_rows: OpenRows,
+    *,
+    reads_all: bool = False,
+) -> None:
     with transaction.atomic():
         stored = ProjectionPosition.objects.filter(name=_NAME).first()
-        done = stream_order(START if stored is None else stored.entry_id)
+        at = START if stored is None else stored.entry_id
+        done = stream_order(at)
         fresh = [(name, entry) for name, entry in entries if stream_order(name) > done]
         if not fresh:
             return
         _log_gap(stored, fresh[0][1])
         last_id, last = fresh[-1]
         batch = [entry for _, entry in fresh]
-        _project_actions(batch, whole)
+        submitted, changed = changed_actions(batch)
+        known = open_rows.take(at, changed)
+        wanted = (changed | submitted if reads_all else changed) - known.keys()
+        actions = _project_actions(batch, whole, known, wanted)
         _project_rollouts(batch)
         verbs = AuditedVerbs()
-        nodes = NodeRows(frozenset(stored.drained_nodes if stored is not None else ()))
+        nodes = NodeRows(stored)
         for entry in batch:
             verbs.reduce(entry)
             nodes.reduce(entry)
         record_asked(verbs.found)
         if also is not None:
             also(batch)
-        _move(stored, entry_id=last_id, seq=last.seq, drained_nodes=sorted(nodes.drained))
+        _move(stored, entry_id=last_id, seq=last.seq, drained_nodes=sorted(nodes.drained),
+              finishing_nodes=sorted(nodes.finishing))  # fmt: skip
+    open_rows.keep(last_id, actions)
 
 
 class Overtaken(DatabaseError):
@@ -129,14 +164,22 @@ def stream_order(entry_id: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
-def _project_actions(batch: list[JournalEntry], whole: WholeResult) -> None:
+def _project_actions(
+    batch: list[JournalEntry],
+    whole: WholeResult,
+    known: dict[str, ActionChange],
+    wanted: Collection[str],
+) -> dict[str, ActionChange]:
+    """Write actions, ``wanted`` from their rows and others from ``known``; return all of them as written."""
     with connection.cursor() as cursor:
-        fold = RowFold(load_actions(cursor, changed_actions(batch)), instant_writer(), whole)
+        fold = RowFold(known | load_actions(cursor, wanted), instant_writer(), whole)
         for entry in batch:
             fold.reduce(entry)
-        write_actions(cursor, fold.actions)
+        if not write_actions(cursor, fold.actions):
+            raise _SubmittedAgain
         write_workloads(cursor, fold.workloads)
         write_sums(cursor, fold.sums)
+        return fold.actions
 
 
 def _project_rollouts(batch: list[JournalEntry]) -> None:
@@ -153,10 +196,11 @@ def _project_rollouts(batch: list[JournalEntry]) -> None:
 class NodeRows(JournalReducer):
     """Writes the rows of nodes, through the ORM since they rarely change."""
 
-    def __init__(self, drained: frozenset[str]) -> None:
+    def __init__(self, position: ProjectionPosition | None) -> None:
         super().__init__()
-        #: Nodes that the last configuration drains.
-        self.drained = drained
+        #: Nodes that the last configuration drains, and those of them that let trajectories finish.
+        self.drained = frozenset(position.drained_nodes if position is not None else ())
+        self.finishing = frozenset(position.finishing_nodes if position is not None else ())
         self._at = self._offset = 0.0
 
     def begin(self, entry: JournalEntry) -> None:
@@ -171,6 +215,7 @@ class NodeRows(JournalReducer):
             defaults={
                 "pool": node.pool,
                 "state": self._status(node.name),
+                "finishing": node.name in self.finishing,
                 "incarnation": node.incarnation,
                 "resources": msgspec.to_builtins(node.resources),
                 "isolation": node.isolation,
@@ -198,6 +243,11 @@ class NodeRows(JournalReducer):
             default=Value(NodeAvailability.READY.value),
         )
         NodeRecord.objects.exclude(state=NodeAvailability.LOST).update(state=status)
+        self.finishing = event.config.finishing_nodes
+        finishing = Case(
+            When(name__in=self.finishing, then=Value(value=True)), default=Value(value=False)
+        )
+        NodeRecord.objects.update(finishing=finishing)
 
     @on(Forget)
     def _forgotten(self, decision: Forget) -> None:

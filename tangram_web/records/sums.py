@@ -68,7 +68,7 @@ class Sums:
         self.ends: defaultdict[EndKey, EndChange] = defaultdict(EndChange)
 
     def submitted(self, action: Action, wall: float) -> None:
-        """Count an action that was submitted at ``wall``."""
+        """Count an action of a step that was submitted at ``wall``."""
         if action.step is None:
             return
         change = self.steps[StepKey(action.project, action.task, action.step)]

@@ -91,19 +91,21 @@ class WorkloadChanges:
         task: str,
         trajectory: str | None,
         act_seconds: float,
-        spent: Spending,
+        spent: Spending | None,
         now: Any,
     ) -> None:
-        """Count a finished action and its spending."""
+        """Count a finished action and its spending, if any."""
         change: TaskChange | TrajectoryChange = self._task(project, task, now)
         change.finished += 1
         change.external_seconds += act_seconds
-        change.add(spent)
+        if spent is not None:
+            change.add(spent)
         if trajectory is not None:
             change = self._trajectory(project, trajectory, task, now)
             change.finished += 1
             change.external_seconds += act_seconds
-            change.add(spent)
+            if spent is not None:
+                change.add(spent)
             change.ended_wall = self.wall
 
     def granted(self, project: str, task: str, trajectory: str, node: str, now: Any) -> None:

@@ -13,16 +13,22 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
+from uvicorn.config import Config
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.frames import Frame
 
 from tangram_web.serving.limits import RESERVED_DESCRIPTORS, Refusal, WebLimits
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
+#: Pongs that a client does not read.
+MAX_UNREAD_BYTES: Final = 1024 * 1024
 
 
 class Connection(Protocol):
@@ -134,3 +140,64 @@ def most_descriptors() -> int:
         except (OSError, ValueError) as error:
             log.warning("the limit of open files stays at %d: %s", soft, error)
     return 65_536 if soft == resource.RLIM_INFINITY else soft
+
+
+def configured_limits() -> WebLimits:
+    """Return the limits of the settings."""
+    limits: WebLimits = settings.TANGRAM_WEB_LIMITS
+    return limits
+
+
+class LimitedWebSocket(WebSocketsSansIOProtocol):
+    """One websocket: bounded messages, fragments and unread pongs."""
+
+    address = ""
+    _table: ConnectionTable | None = None
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = configured_limits()
+        self._table = table_of(server_state, self._limits)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the websocket."""
+        super().connection_made(transport)
+        assert self._table is not None
+        if self.client is not None and self.client[0] not in self._limits.proxies:
+            self.address = self.client[0]
+        # Its HTTP connection has left a place.
+        if self._table.join(self) is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the websocket."""
+        assert self._table is not None
+        self._table.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut a client that sends, but does not read what it is sent in return."""
+        if self.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self.transport.abort()
+            return
+        super().data_received(data)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Refuse a message of too many pieces, which may all be empty."""
+        if len(self.frames) >= self._limits.websocket_frames:
+            self.transport.abort()
+            return
+        super().handle_cont(event)
+
+    def swept(self, now: float) -> None:
+        """Do nothing: pings find a websocket whose client is gone."""
+
+    def give_way(self) -> None:
+        """End the websocket."""
+        self.transport.abort()

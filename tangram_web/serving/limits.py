@@ -15,10 +15,12 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final
-from urllib.parse import unquote_to_bytes
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
 
+import httptools
 import msgspec
 
 from contract.requests import MAX_BODY_BYTES
@@ -39,6 +41,8 @@ _PORTS: Final = re.compile(rb"(?:/v1)?/trajectories/[^/?]+/ports/")
 #: An upload up to this size is kept as a whole (`scheduler.runtime.gateway.endpoints.files`).
 _WHOLE_BYTES: Final = 64 * 1024
 _PREFIX: Final = API_PREFIX.encode()
+#: Longest target that is kept parsed: most requests repeat one.
+CACHED_TARGET_BYTES: Final = 128
 #: Servers in between may decode a path once more.
 _DECODINGS: Final = 3
 _DOTS: Final = frozenset({b".", b".."})
@@ -157,6 +161,26 @@ def is_ambiguous(path: bytes) -> bool:
             return False
         path = unquote_to_bytes(path)
     return False
+
+
+class RequestTarget(NamedTuple):
+    """What the method and the target of a request say."""
+
+    method: str
+    #: Decoded once.
+    path: str
+    raw_path: bytes
+    query: bytes
+    is_upload: bool
+
+
+@lru_cache(256)
+def target_of(method: bytes, url: bytes) -> RequestTarget:
+    """Return the parts of a target. Raises httptools.HttpParserInvalidURLError."""
+    parsed, text = httptools.parse_url(url), method.decode("ascii")
+    path = parsed.path.decode("ascii")
+    decoded = unquote(path) if "%" in path else path
+    return RequestTarget(text, decoded, parsed.path, parsed.query or b"", _is_upload(text, url))
 
 
 def _is_upload(method: str, path: bytes) -> bool:

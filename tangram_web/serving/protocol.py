@@ -12,27 +12,40 @@ that the client can read the refusal, and ends.
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import Any, Final
 
-from django.conf import settings
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
-from websockets.frames import Frame
 
-from tangram_web.serving.connections import ConnectionTable, table_of
-from tangram_web.serving.limits import COUNTED, Refusal, WebLimits, too_large
+from contract.requests import EXCHANGE
+from tangram_web.serving.connections import (
+    SWEEP_SECONDS,
+    LimitedWebSocket,
+    configured_limits,
+    table_of,
+)
+from tangram_web.serving.limits import (
+    CACHED_TARGET_BYTES,
+    COUNTED,
+    Refusal,
+    RequestTarget,
+    target_of,
+    too_large,
+)
+from tangram_web.serving.ticks import wait_for_signals
 
 LINGER_SECONDS: Final = 2.0
-#: Pongs that a client does not read.
-MAX_UNREAD_BYTES: Final = 1024 * 1024
 
-
-def configured_limits() -> WebLimits:
-    """Return the limits of the settings."""
-    limits: WebLimits = settings.TANGRAM_WEB_LIMITS
-    return limits
+# This module is loaded before the server runs.
+wait_for_signals()
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -63,6 +76,18 @@ class LimitedHttp(HttpToolsProtocol):
         self._body_before = 0
         self._body_bytes = 0
         self._body_limit = 0
+        self._target: RequestTarget
+        # Sweeps are `SWEEP_SECONDS` apart.
+        self._keep_alive_seconds = self.timeout_keep_alive + SWEEP_SECONDS
+        #: Length of the body, as the head declares it.
+        self._declared = b""
+        #: Whether a proxy names its client.
+        self._is_forwarded = False
+        behind = self.app
+        #: The application for requests that no proxy forwarded.
+        self._app = behind.app if isinstance(behind, ProxyHeadersMiddleware) else behind
+        #: Time of the last response, while no request follows.
+        self._idle_since: float | None = None
         #: Its pieces are passed on, so only those that wait are held.
         self._streamed = False
         #: Bytes of the bodies that this connection has in memory.
@@ -113,28 +138,67 @@ class LimitedHttp(HttpToolsProtocol):
         self._in_body = True
         self._body_since = self._table.now
         self._body_bytes = self._body_before = 0
+        self._idle_since = None
         self._table.works(self)
         self.scope[COUNTED] = True  # type: ignore[typeddict-unknown-key]
-        before = self.cycle
+        before: RequestResponseCycle | None = self.cycle
+        if before is None or before.response_complete:
+            self._begin()
+            return
         super().on_headers_complete()
         # Not for an upgrade, which starts no cycle.
         if self.cycle is not before:
             self.cycle.transport = ResponseWrites(self.transport, self.loop)  # type: ignore[assignment]
 
+    def _begin(self) -> None:
+        """Start the request as uvicorn does, with an `HttpExchange`; no other one is open."""
+        scope, target, parser = self.scope, self._target, self.parser
+        scope["method"] = target.method
+        version = parser.get_http_version()
+        if version != "1.1":
+            scope["http_version"] = version
+        if parser.should_upgrade() and self._should_upgrade():
+            return
+        scope["path"] = self.root_path + target.path
+        scope["raw_path"] = self.root_path.encode("ascii") + target.raw_path
+        scope["query_string"] = target.query
+        cycle = self.cycle = HttpExchange(self, version != "1.0" and parser.should_keep_alive())
+        scope[EXCHANGE] = cycle  # type: ignore[literal-required]
+        task = self.loop.create_task(cycle.run_asgi(self.app if self._is_forwarded else self._app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def on_message_begin(self) -> None:
+        """Prepare for the head of a request."""
+        super().on_message_begin()
+        self._declared, self._is_forwarded = b"", False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        name = name.lower()
+        if name == b"content-length":
+            self._declared = value
+        elif name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+        elif name.startswith(b"x-forwarded-"):
+            self._is_forwarded = True
+        self.headers.append((name, value))
+
     def _head_refusal(self) -> Refusal | None:
-        headers, limits = self.headers, self._limits
-        size, declared = len(self.url), b""
-        for name, value in headers:
-            size += len(name) + len(value)
-            if name == b"content-length":
-                declared = value
-        if size > limits.header_bytes or len(headers) > limits.header_count:
+        limits, url, declared = self._limits, self.url, self._declared
+        # What has arrived has the head in it.
+        if self._loose_bytes > limits.header_bytes:
+            size = len(url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > limits.header_bytes:
+                return self._large_head()
+        if len(self.headers) > limits.header_count:
             return self._large_head()
         if len(self.pipeline) >= limits.pipelined:
             return Refusal(429, "too_many_requests", "wait for responses on this connection", 1)
-        method = self.parser.get_method().decode("ascii")
-        self._body_limit = limits.body_limit(method, self.url)
-        self._streamed = limits.is_streamed(method, self.url, declared)
+        read = target_of if len(url) <= CACHED_TARGET_BYTES else target_of.__wrapped__
+        target = self._target = read(self.parser.get_method(), url)
+        self._body_limit = limits.file_bytes if target.is_upload else limits.body_bytes
+        self._streamed = target.is_upload and limits.is_streamed(target.method, url, declared)
         if declared.isdigit() and (len(declared) > 18 or int(declared) > self._body_limit):
             return too_large(self._body_limit)
         return None
@@ -144,9 +208,13 @@ class LimitedHttp(HttpToolsProtocol):
         if self._refused_at is not None:
             return
         self._loose_bytes = 0
-        self._body_bytes += len(body)
-        waiting = len(self.cycle.body) if self._streamed else self._held_bytes
-        self._hold(waiting + len(body))
+        size = len(body)
+        self._body_bytes += size
+        if self._streamed:
+            self._hold(len(self.cycle.body) + size)
+        else:
+            self._held_bytes += size
+            self._table.body_bytes += size
         if self._body_bytes > self._body_limit:
             self._refuse(too_large(self._body_limit))
         elif self._table.body_bytes > self._limits.bodies_bytes:
@@ -164,10 +232,17 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        self._release_body()
+        """Wait for the next request; a sweep ends the connection when none comes."""
+        if self._held_bytes:
+            self._release_body()
         self._table.waits(self)
-        super().on_response_complete()
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._idle_since = self._table.now
+        if self.flow.read_paused:
+            self.flow.resume_reading()
 
     def handle_websocket_upgrade(self) -> None:
         """Let a websocket take over; it counts as a connection of its own."""
@@ -188,6 +263,8 @@ class LimitedHttp(HttpToolsProtocol):
             self._check_body_rate(now)
         elif self._loose_bytes or self.cycle is None:
             self._check_head(now)
+        elif self._idle_since is not None and now - self._idle_since > self._keep_alive_seconds:
+            self.transport.close()
         self._check_reader(now)
 
     def give_way(self) -> None:
@@ -262,6 +339,88 @@ class LimitedHttp(HttpToolsProtocol):
         self._held_bytes = size_bytes
 
 
+class HttpExchange(RequestResponseCycle):
+    """A request that is alone on its connection, and its response (`scheduler.runtime.gateway.http.ServerExchange`)."""
+
+    def __init__(self, protocol: HttpToolsProtocol, keep_alive: bool) -> None:
+        super().__init__(
+            scope=protocol.scope,
+            transport=protocol.transport,
+            flow=protocol.flow,
+            logger=protocol.logger,
+            access_logger=protocol.access_logger,
+            access_log=protocol.access_log,
+            default_headers=protocol.server_state.default_headers,
+            message_event=self,  # type: ignore[arg-type]
+            expect_100_continue=protocol.expect_100_continue,
+            keep_alive=keep_alive,
+            on_response=protocol.on_response_complete,
+        )
+        self._loop = protocol.loop
+        self.status = 0
+        #: Whether there is something to receive, and who waits for it: an event of uvicorn's cycle.
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """Let `receive` return: a piece of the body has arrived, the response is complete, or the client is gone."""
+        self._is_set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        """Let the next `receive` wait."""
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is `set`."""
+        while not self._is_set:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def whole_body(self) -> bytes | None:
+        """Take the body, if it has arrived as a whole."""
+        if self.more_body or self.disconnected or not self._is_set:
+            return None
+        self._is_set = False
+        body, self.body = bytes(self.body), bytearray()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        return body
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a message of ASGI; its head leaves with the first piece of the body."""
+        if message["type"] == "http.response.start" and not self.response_started:
+            self.status = message["status"]
+            self.transport = ResponseWrites(self.transport, self._loop)  # type: ignore[assignment]
+        await super().send(message)
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> bool:
+        """Send a complete response in one write; not where that is an uncommon case."""
+        if (
+            self.response_started
+            or self.disconnected
+            or self.flow.write_paused
+            or self.access_log
+            or not self.keep_alive
+            or self.scope["method"] == "HEAD"
+        ):
+            return False
+        self.response_started = self.response_complete = True
+        self.status = status
+        own = header_lines(tuple(self.default_headers))
+        self.transport.write(b"".join((STATUS_LINE[status], own, headers, b"\r\n", body)))
+        self.set()
+        self.on_response()
+        return True
+
+
+@lru_cache(4)
+def header_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Return headers as lines; those of the server change once a second."""
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
+
+
 class ResponseWrites:
     """The transport of one response: its head leaves together with the first piece of its body.
 
@@ -304,58 +463,3 @@ class ResponseWrites:
         held, self._held = self._held, None
         if held is not None and not self._transport.is_closing():
             self._transport.write(held)
-
-
-class LimitedWebSocket(WebSocketsSansIOProtocol):
-    """One websocket: bounded messages, fragments and unread pongs."""
-
-    address = ""
-    _table: ConnectionTable | None = None
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._limits = configured_limits()
-        self._table = table_of(server_state, self._limits)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the websocket."""
-        super().connection_made(transport)
-        assert self._table is not None
-        if self.client is not None and self.client[0] not in self._limits.proxies:
-            self.address = self.client[0]
-        # Its HTTP connection has left a place.
-        if self._table.join(self) is not None:
-            self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the websocket."""
-        assert self._table is not None
-        self._table.leave(self)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Cut a client that sends, but does not read what it is sent in return."""
-        if self.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self.transport.abort()
-            return
-        super().data_received(data)
-
-    def handle_cont(self, event: Frame) -> None:
-        """Refuse a message of too many pieces, which may all be empty."""
-        if len(self.frames) >= self._limits.websocket_frames:
-            self.transport.abort()
-            return
-        super().handle_cont(event)
-
-    def swept(self, now: float) -> None:
-        """Do nothing: pings find a websocket whose client is gone."""
-
-    def give_way(self) -> None:
-        """End the websocket."""
-        self.transport.abort()

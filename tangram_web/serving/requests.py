@@ -31,6 +31,16 @@ class LimitedRequests:
         self._warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.serve(scope, receive, send)
+
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return the work of serving a request: without a coroutine around it, which each action would pay."""
+        path = scope.get("raw_path")
+        if path and COUNTED in scope and not is_ambiguous(path):
+            return self._inner(scope, receive, send)
+        return self._checked(scope, receive, send)
+
+    async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._inner(scope, receive, send)
         elif is_ambiguous(scope.get("raw_path") or scope["path"].encode("utf-8", "replace")):

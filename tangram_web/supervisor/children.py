@@ -18,18 +18,21 @@ from tangram_web.lib import oom_scores
 
 @dataclass
 class Backoff:
-    """Pauses before restarts: doubled at each early death, reset after a healthy run."""
+    """Pauses before restarts: none after a healthy run, doubled at each early death."""
 
     first_seconds: float = 0.5
     most_seconds: float = 30.0
-    #: A child that ran for so long was healthy; its death resets the pauses.
+    #: A child that ran for so long was healthy; it starts again at once.
     healthy_seconds: float = 60.0
     #: Early deaths in a row.
     deaths: int = 0
 
     def after(self, lived_seconds: float) -> float:
         """Return the pause after a run of ``lived_seconds``."""
-        self.deaths = 1 if lived_seconds >= self.healthy_seconds else self.deaths + 1
+        if lived_seconds >= self.healthy_seconds:
+            self.deaths = 0
+            return 0.0
+        self.deaths += 1
         # The exponent is limited: 2.0 ** 1100 is an error.
         return min(self.first_seconds * 2.0 ** min(self.deaths - 1, 32), self.most_seconds)
 

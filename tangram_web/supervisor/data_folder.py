@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from pathlib import Path
 
 from tangram_web.supervisor.errors import StartFailed
@@ -59,6 +59,13 @@ class DataFolder:
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
+
+    def stored_token(self) -> str:
+        """Return the token of this machine's clients that an earlier start left; empty without one."""
+        try:
+            return str(json.loads((self.path / "client.json").read_text())["token"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -110,4 +117,6 @@ def migrations_digest(root: Path) -> str:
 
 
 def _installed() -> str:
+    from importlib.metadata import distributions  # slow, and needed without a checkout alone
+
     return "\n".join(sorted(f"{each.name} {each.version}" for each in distributions()))

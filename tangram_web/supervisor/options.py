@@ -22,6 +22,8 @@ class Options:
     #: Cores that each node declares; None: those of the machine, divided among the nodes.
     cpus: int | None = None
     nodes: int = 1
+    #: Web processes, which share the port.
+    webs: int = 1
     demo: bool = True
     #: One worker process hosts all parts, for a small machine; False: one process for each part.
     together: bool = False
@@ -43,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cores each node declares; more than exist are labelled oversubscribed",
     )
     parser.add_argument("--nodes", type=positive, default=1, help="node workers (%(default)s)")
+    parser.add_argument(
+        "--webs", type=positive, default=1, help="web processes on the port (%(default)s)"
+    )
     parser.add_argument(
         "--reserve-bytes",
         type=int,

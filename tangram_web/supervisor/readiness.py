@@ -17,7 +17,7 @@ async def wait_until_ready(
 ) -> None:
     """Return once ``/readyz`` answers 200. Raises StartFailed with its last answer at the time-out.
 
-    With ``token`` the answer has the reasons. Another Tangram on the port, which does not know it, is a StartFailed.
+    With ``token`` the answer has the reasons.
     """
     answer = "the web process does not answer yet"
     try:
@@ -32,6 +32,10 @@ async def wait_until_ready(
                 await asyncio.sleep(_EVERY_SECONDS)
     except TimeoutError:
         raise StartFailed(f"not ready after {timeout_seconds:g} s: {answer}") from None
+
+
+async def check_is_ours(host: str, port: int, *, token: str) -> None:
+    """Raise StartFailed for another Tangram on the port, which does not know the token."""
     if (await get(host, port, "/api/v1/status", token))[0] == 401:
         raise StartFailed(f"another Tangram answers on port {port}: give another one with --port")
 

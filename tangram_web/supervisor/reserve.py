@@ -21,7 +21,11 @@ _SHARE: Final = 20
 #: It is deleted when less than this part of its size is free, and made again at this multiple.
 _LEAST_SHARE: Final = 4
 _ROOM: Final = 4
-_EVERY_SECONDS: Final = 0.25
+#: Between two looks: so long as a writer of `_FASTEST` needs for the room that is left, within these bounds.
+_SOONEST_SECONDS: Final = 0.25
+_LATEST_SECONDS: Final = 5.0
+#: Bytes a second that no disk of today takes for long.
+_FASTEST: Final = 4 * 2**30
 
 
 class Reserve:
@@ -44,7 +48,15 @@ class Reserve:
             except OSError as error:
                 self._announce(f"the reserve {self.path} cannot be managed: {error}")
                 await pause(60.0)
-            await pause(_EVERY_SECONDS)
+            await pause(self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        """Return the pause until the next look."""
+        try:
+            _, free = self._space()
+        except OSError:
+            free = 0
+        return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, free / _FASTEST))
 
     def look(self) -> bool:
         """Delete or make the file as the free space demands; return whether that made a difference."""

@@ -47,6 +47,17 @@ def web(address: ServerAddress, environment: Mapping[str, str]) -> Program:
     return Program("web", command, {**environment, **address.allowed_hosts(os.environ)})
 
 
+def webs(address: ServerAddress, environment: Mapping[str, str], count: int) -> list[Program]:
+    """Return the web processes: `web`, or ``count`` that share the port, the others numbered."""
+    first = web(address, environment)
+    if count == 1:
+        return [first]
+    where = ("--host", address.host, "--port", str(address.port))
+    command = python("-m", "tangram_web.serving", *where, "--timeout-graceful-shutdown", "2")
+    names = ("web", *(f"web-{number}" for number in range(2, count + 1)))
+    return [replace(first, name=name, command=command) for name in names]
+
+
 #: Jobs run side by side in threads, so that none waits for another; other workers run none.
 _POOL_OF_JOBS = ("-P", "threads", "-c", "4")
 

@@ -83,28 +83,29 @@ async def start(
         "TANGRAM_REDIS_PACKAGE": redis.package,
         "PYTHONUNBUFFERED": "1",
     }
-    console.waiting("preparing the database …")
-    prepared = asyncio.create_task(prepare(home, stack.setup(address, environment)))
-    try:
-        if not schema_is_current(home, stack.ROOT, os.environ):
-            await prepared
-            console.step("database prepared")
-        workers = stack.workers(options, environment, placement, root=os.geteuid() == 0)
-        await supervisor.start([*workers.needed, stack.web(address, environment)])
-        access = await prepared
-    finally:
-        await cancelled(prepared)
+    setup = stack.setup(address, environment)
+    access: Mapping[str, str] = {}
+    if not schema_is_current(home, stack.ROOT, os.environ):
+        console.waiting("preparing the database …")
+        access = await prepare(home, setup)
+        console.step("database prepared")
+    workers = stack.workers(options, environment, placement, root=os.geteuid() == 0)
+    first, *others = stack.webs(address, environment, options.webs)
+    await supervisor.start([*workers.needed, first])
     await readiness.wait_until_ready(
         address.local_host,
         address.port,
-        token=access["token"],
+        token=access.get("token") or home.stored_token(),
         timeout_seconds=START_TIMEOUT_SECONDS,
         waiting=console.waiting,
     )
     console.step("web, loop, node and projector are ready")
+    # Where it has nothing to migrate it runs last: until then its CPU time is that of the others.
+    access = access or await prepare(home, setup)
+    await readiness.check_is_ours(address.local_host, address.port, token=access["token"])
     placement.settle((child.program, child.pid) for child in supervisor.children)
     console.step(placement.description)
-    await supervisor.start(workers.later)
+    await supervisor.start([*others, *workers.later])
     if options.demo:
         await supervisor.start([stack.demo(address.url, access["token"], environment)])
     nodes = await readiness.nodes_joined(

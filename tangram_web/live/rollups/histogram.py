@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -56,6 +57,10 @@ def percentile(counts: Counts, share: float) -> float | None:
     return seconds_of(int(np.searchsorted(cumulative, rank)))
 
 
+#: The values of `PHASES`.
+_phases_of = attrgetter(*(f"{phase}_seconds" for phase in PHASES))
+
+
 @dataclass(slots=True)
 class PhaseHistogram:
     """Durations of finished actions by phase."""
@@ -64,19 +69,12 @@ class PhaseHistogram:
     counts: Counts = field(default_factory=lambda: np.zeros((len(PHASES), BINS), np.int64))
     #: Seconds by phase.
     sums: Sums = field(default_factory=lambda: np.zeros(len(PHASES), np.float64))
-    _pending: list[tuple[float, float, float, float]] = field(default_factory=list)
+    _pending: list[Timing] = field(default_factory=list)
 
     def add(self, timing: Timing) -> None:
         """Count one finished action; `flush` bins it."""
         # A list append costs a tenth of four scalar writes into an array.
-        self._pending.append(
-            (
-                timing.queue_seconds,
-                timing.overhead_seconds,
-                timing.execution_seconds,
-                timing.act_seconds,
-            )
-        )
+        self._pending.append(timing)
         if len(self._pending) >= _PENDING_LIMIT:
             self.flush()
 
@@ -84,7 +82,7 @@ class PhaseHistogram:
         """Bin the durations added since the last flush."""
         if not self._pending:
             return
-        values = np.array(self._pending, np.float64)
+        values = np.array([_phases_of(timing) for timing in self._pending], np.float64)
         self._pending.clear()
         flat = bin_of(values) + np.arange(len(PHASES)) * BINS
         counted = np.bincount(flat.ravel(), minlength=len(PHASES) * BINS)

@@ -60,6 +60,7 @@ class RecentActivity:
         self._seconds: deque[Rollup] = deque(maxlen=WINDOW_SECONDS - 1)
         #: Closed points in the order of `COLUMNS`.
         self._points: deque[tuple[float, ...]] = deque(maxlen=CHART_SECONDS)
+        #: Of all closed seconds.
         self._outcomes: Counter[str] = Counter()
         self._finished: deque[tuple[float, Finish, int | None]] = deque(maxlen=MAX_FINISHED)
 
@@ -81,7 +82,6 @@ class RecentActivity:
         """Count a finished action in the open second; ``exit_code``: of its command, if it has one."""
         ending = ending_of(finish.outcome, exit_code)
         self._ended[ending] += 1
-        self._outcomes[ending] += 1
         self._durations.add(finish.timing)
         self._finished.append((at, finish, exit_code))
 
@@ -106,6 +106,7 @@ class RecentActivity:
         self._points.append(tuple(values.get(name, float("nan")) for name in COLUMNS))
         self._submitted = 0
         if second.finished:
+            self._outcomes.update(self._ended)
             self._ended, self._durations = Counter(), PhaseHistogram()
         self.open_second = (self.open_second or 0) + 1
         return second
@@ -138,7 +139,11 @@ class RecentActivity:
         for second in self._seconds:
             lately.update(second.outcomes)
         return [
-            {"outcome": ending, "lately": lately[ending], "total": self._outcomes[ending]}
+            {
+                "outcome": ending,
+                "lately": lately[ending],
+                "total": self._outcomes[ending] + self._ended[ending],
+            }
             for ending in ENDINGS
         ]
 

@@ -21,6 +21,7 @@ from scheduler.core.state.live import LiveAction
 from scheduler.runtime.gateway.idempotency import drop_stored_tokens
 from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.redis.clients import connect
+from scheduler.runtime.redis.lua_scripts import ADMIT_ALL
 from tangram_web.backup import bodies_part, database_part, folder, redis_part
 from tangram_web.lib import bus
 from tangram_web.lib.sealing import key_ids, key_place
@@ -79,6 +80,10 @@ class Command(BaseCommand):
     def _end_unfinished(self, client: redis.Redis, at: str) -> tuple[int, int]:
         """Send the loop the end of every unfinished action; return (ended, kept)."""
         keys = bus.keys()
+        while client.eval(
+            ADMIT_ALL, 2, keys.inbox, keys.arrivals
+        ):  # they get their ends behind them
+            pass
         recovered = recover(client, keys, load_managers().make_ledger, current_config())
         live = list(recovered.machine.state.actions.values())
         waiting = [found.action for found in live if found.state is ActionState.QUEUED]

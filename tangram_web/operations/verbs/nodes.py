@@ -33,7 +33,13 @@ RESIZED: Final = "the pool was made smaller"
 
 def _of_node(target: Target, values: Values) -> Effect:
     counts = {**live(node=target.name), "open trajectories": open_trajectories(node=target.name)}
-    ends = values.get("running") == "ends"
+    running = values.get("running")
+    if running == "finishes":
+        # A drain without it is not replaced by one with it: what an operator stops stays stopped.
+        stopped = target.now["drained"] and not target.now["finishing"]
+        says = "It takes no new trajectories. Open ones continue there until they end; then it is empty."
+        return Effect(counts, says, "it is drained already, and its trajectories wait: resume it first" if stopped else "")  # fmt: skip
+    ends = running == "ends"
     says = "It takes no new actions. Running actions " + (
         "are cancelled now." if ends else "continue."
     )
@@ -52,7 +58,10 @@ def _drain(verb: str) -> Any:
             events = _ends_on(target.name, f"node {target.name}: {verb}")
         with transaction.atomic():
             reason = values["reason"] or ("retired" if verb == "retire" else "")
-            services.node_drain(actor=actor_at(request), node=target.name, reason=reason)
+            services.node_drain(
+                actor=actor_at(request), node=target.name, reason=reason,
+                finishing=values.get("running") == "finishes",
+            )  # fmt: skip
             if verb == "retire" or events:
                 after = {"drained": True, "reason": reason, "ended": len(events)}
                 record(request, verb, f"node/{target.name}", {"state": target.now["state"]}, after)
@@ -65,6 +74,8 @@ def _drain_line(otherwise: str) -> Any:
     def line(target: Target, values: Values) -> str:
         reason = values.get("reason") or otherwise
         because = ["--reason", reason] if reason else []
+        if values.get("running") == "finishes":
+            because.append("--finish-trajectories")
         drain = shell_line("tangram", "node", "drain", target.name, *because)
         # In a shell, running actions are cancelled one by one.
         more = "  # running actions continue: cancel each with `tangram cancel`"

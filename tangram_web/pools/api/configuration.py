@@ -24,7 +24,7 @@ from rest_framework.views import APIView
 from domain.errors import InvalidRequest
 from domain.inventory import Config
 from domain.principals import Scope
-from tangram_web.lib.problems import ApiError
+from tangram_web.lib.access import ApiError
 from tangram_web.pools import applying, manifests
 from tangram_web.pools.api.views import ChangesWholeSystem
 from tangram_web.pools.authentication import actor_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import msgspec
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -24,6 +25,7 @@ from tangram_web.pools.api.serializers import (
     NewFleetBody,
     NodeDrainView,
     NodeForgottenView,
+    NodeGroupsView,
     PoolBody,
     PoolPatch,
     PoolView,
@@ -35,6 +37,8 @@ from tangram_web.pools.api.serializers import (
     ResourceView,
 )
 from tangram_web.pools.authentication import actor_of
+from tangram_web.pools.group_reports import node_group_reports
+from tangram_web.pools.manifests import spec_as_data
 from tangram_web.pools.models import FleetRow, NodeDrain, Pool, Project, Resource
 from tangram_web.pools.selectors import projects_seen_by
 from tangram_web.pools.services import node_forget
@@ -193,12 +197,12 @@ class NodeDrainControl(NodeControl):
 
     @extend_schema(request=DrainBody, responses=NodeDrainView, operation_id="nodes_drain")
     def post(self, request: Request, name: str) -> Response:
-        """Stop grants on a node; running actions continue."""
+        """Stop grants on a node; running actions continue, and with `finishing` its trajectories do."""
         body = DrainBody(data=request.data or {})
         body.is_valid(raise_exception=True)
-        _check_known(name)
+        check_known(name)
         drain = services.node_drain(actor=actor_of(request), node=name, **body.validated_data)
-        return _drained(name, drained=True, reason=drain.reason)
+        return _drained(name, drain)
 
 
 class NodeResumeControl(NodeControl):
@@ -207,9 +211,9 @@ class NodeResumeControl(NodeControl):
     @extend_schema(request=None, responses=NodeDrainView, operation_id="nodes_resume")
     def post(self, request: Request, name: str) -> Response:
         """Allow grants on a node again."""
-        _check_known(name)
+        check_known(name)
         services.node_resume(actor=actor_of(request), node=name)
-        return _drained(name, drained=False)
+        return _drained(name, None)
 
 
 class NodeForgetControl(NodeControl):
@@ -222,7 +226,24 @@ class NodeForgetControl(NodeControl):
         return Response(NodeForgottenView({"node": name, "forgotten": done}).data)
 
 
-def _check_known(node: str) -> None:
+class NodeGroups(APIView):
+    """Node groups."""
+
+    permission_classes = (ChangesWholeSystem,)
+    read_scope = write_scope = Scope.READ
+
+    @extend_schema(responses=NodeGroupsView, operation_id="node_groups_list")
+    def get(self, request: Request) -> Response:
+        """Return each group with its instances; 503 while Redis does not answer."""
+        reports = node_group_reports(projects_of(caller_of(request)))
+        found = [
+            {**msgspec.structs.asdict(each), "name": name, "spec": spec_as_data(each.spec)}
+            for name, each in reports.items()
+        ]
+        return Response(NodeGroupsView({"groups": found}).data)
+
+
+def check_known(node: str) -> None:
     """Raise NotFound for a node that never joined and has no drain, such as a mistyped name."""
     if (
         NodeRecord.objects.filter(name=node).exists()
@@ -236,8 +257,14 @@ def _check_known(node: str) -> None:
     )
 
 
-def _drained(node: str, *, drained: bool, reason: str = "") -> Response:
-    return Response(NodeDrainView({"node": node, "drained": drained, "reason": reason}).data)
+def _drained(node: str, drain: NodeDrain | None) -> Response:
+    found = {
+        "node": node,
+        "drained": drain is not None,
+        "finishing": drain is not None and drain.finishing,
+        "reason": "" if drain is None else drain.reason,
+    }
+    return Response(NodeDrainView(found).data)
 
 
 def caller_of(request: Request) -> Principal:

@@ -127,6 +127,9 @@ class NodeView(serializers.Serializer[Any]):
     name = serializers.CharField()
     pool = serializers.CharField()
     state = serializers.ChoiceField(choices=NodeAvailability.choices)
+    finishing = serializers.BooleanField(
+        help_text="It is drained, and trajectories that have their environment there continue."
+    )
     incarnation = serializers.IntegerField()
     resources = serializers.DictField()
     isolation = serializers.CharField()
