@@ -4,7 +4,7 @@ Each round loads every version once, with one client and with 64, in turns; medi
 CPU seconds are those of all threads (`/proc/PID/task/*/schedstat`); the load generator is counted apart.
 ``--against FOLDER``: a checkout of another version, which this interpreter runs.
 
-``--gate`` compares with the stored result, both relative to a fixed piece of Python on the same machine.
+`benchmarks.action_gate` compares short rounds with a stored reference, as a stage of ``./tangram test``.
 
 Targets, against the version before: CPU of all processes ≤ 0.5 with 64 clients; ≤ 1.5 ms with one.
 """
@@ -12,10 +12,8 @@ Targets, against the version before: CPU of all processes ≤ 0.5 with 64 client
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -27,13 +25,11 @@ import redis
 
 from benchmarks.load import Load, run
 from benchmarks.process_costs import Costs
-from benchmarks.record import RESULTS, quantiles, store
+from benchmarks.record import quantiles, store
 from benchmarks.stack import ROOT, Stack, tangram
 from tangram_web.lib.env import embedded_redis_url
 
 CLIENTS: Final = (1, 64)
-#: Growth of the CPU time of an action, relative to `calibration_us`, above which ``--gate`` warns, and fails.
-WARNS_ABOVE, FAILS_ABOVE = 0.1, 0.2
 #: Jobs and rollout workers start behind the others.
 SETTLE_SECONDS: Final = 8.0
 #: Commands that only observe.
@@ -48,7 +44,7 @@ Variant = tuple[Path, tuple[str, ...]]
 Rounds = dict[str, list[dict[str, Any]]]
 
 
-def _measured(stack: Stack, clients: int, seconds: float) -> dict[str, Any]:
+def load_stack(stack: Stack, clients: int, seconds: float) -> dict[str, Any]:
     """Load a stack, and return rate, latencies, and costs of one action."""
     client = redis.Redis.from_url(embedded_redis_url(stack.home / "redis"))
     client.config_resetstat()
@@ -127,7 +123,7 @@ def _measure(variants: Mapping[str, Variant], rounds: int, seconds: float) -> Ro
             turns = list(stacks.items()) if number % 2 == 0 else list(stacks.items())[::-1]
             for clients in CLIENTS:
                 for name, stack in turns:
-                    row = _measured(stack, clients, seconds)
+                    row = load_stack(stack, clients, seconds)
                     measured.setdefault(f"{name} x{clients}", []).append(row)
     return measured
 
@@ -143,32 +139,13 @@ def _ratios(rows: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _gate(rows: Mapping[str, Any], unit_us: float, stored: Mapping[str, Any]) -> int:
-    """Compare with what is stored, both relative to the calibration; return the exit code."""
-    code = 0
-    for clients in CLIENTS:
-        name = f"this x{clients}"
-        now, then = rows[name]["cpu_us"], stored["rows"][name]["cpu_us"]
-        scale = stored["calibration_us"] / unit_us
-        growth = sum(now.values()) * scale / sum(then.values()) - 1
-        parts = {part: round(now[part] * scale - then.get(part, 0.0), 1) for part in now}
-        worst = dict(sorted(parts.items(), key=lambda each: -each[1])[:4])
-        print(f"{name}: {growth:+.0%} CPU time an action; most, in µs: {worst}")
-        if growth > FAILS_ABOVE:
-            code = 1
-        elif growth > WARNS_ABOVE:
-            print(f"warning: {name} takes more than {WARNS_ABOVE:.0%} more than is stored")
-    return code
-
-
-def main() -> int:
-    """Measure, print, store; with ``--gate`` compare, and store nothing."""
+def main() -> None:
+    """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, metavar="FOLDER")
     parser.add_argument("--together", action="store_true", help="measure up --together as well")
-    parser.add_argument("--gate", action="store_true", help="fail above 20 % more than is stored")
     options = parser.parse_args()
     variants: dict[str, Variant] = {"this": (ROOT, ())}
     if options.together:
@@ -180,14 +157,11 @@ def main() -> int:
     rows = {name: _median(rounds) for name, rounds in sorted(measured.items())}
     for name, row in rows.items():
         _print(name, row)
-    if options.gate:
-        return _gate(rows, unit_us, json.loads((RESULTS / "action_path.json").read_text()))
     ratios = _ratios(rows) if options.against else {}
     print(ratios)
     found = {"calibration_us": unit_us, "rows": rows, "ratios": ratios}
     print("stored in", store("action_path", found))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

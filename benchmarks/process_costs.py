@@ -16,6 +16,8 @@ def part_of(process: psutil.Process) -> str:
         return "ended"
     if "-n" in words:
         return words[words.index("-n") + 1].partition("@")[0]
+    if "tangram_web.serving" in words:
+        return "web"
     for word, part in (("uvicorn", "web"), ("redis-server", "redis"), ("supervisor", "supervisor")):
         if any(word in each for each in words):
             return part

@@ -49,23 +49,37 @@ def tangram(
 
     ``root``: the checkout that is started, with this interpreter and its packages.
     """
-    with tempfile.TemporaryDirectory(prefix="tangram-bench-") as directory:
-        home, port = Path(directory) / "home", free_port()
-        log = (Path(directory) / "up.log").open("wb")
-        command = [sys.executable, "-m", "tangram_web.supervisor", "--no-demo", "--home", str(home)]
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *options],
-            stdout=log, stderr=log, cwd=root, env={**os.environ, **(environment or {})},
-        )  # fmt: skip
-        try:
-            _wait_ready(port, process, Path(directory) / "up.log")
-            token = json.loads((home / "client.json").read_text())["token"]
-            yield Stack(home, "127.0.0.1", port, token, process)
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-            log.close()
-            unmount_below(Path(directory))
+    with (
+        tempfile.TemporaryDirectory(prefix="tangram-bench-") as directory,
+        tangram_at(Path(directory), *options, environment=environment, root=root) as stack,
+    ):
+        yield stack
+
+
+@contextmanager
+def tangram_at(
+    directory: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    root: Path = ROOT,
+) -> Iterator[Stack]:
+    """Do what `tangram` does in a folder that stays, so that a second start finds the data of the first."""
+    home, port = directory / "home", free_port()
+    log = (directory / "up.log").open("wb")
+    command = [sys.executable, "-m", "tangram_web.supervisor", "--no-demo", "--home", str(home)]
+    process = subprocess.Popen(
+        [*command, "--port", str(port), *options],
+        stdout=log, stderr=log, cwd=root, env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    try:
+        _wait_ready(port, process, directory / "up.log")
+        token = json.loads((home / "client.json").read_text())["token"]
+        yield Stack(home, "127.0.0.1", port, token, process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        log.close()
+        unmount_below(directory)
 
 
 def token(stack: Stack, *scopes: str) -> str:
@@ -91,5 +105,5 @@ def _wait_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
                 if answer.status == 200:
                     return
         except OSError:
-            time.sleep(0.1)
+            time.sleep(0.05)
     raise SystemExit(f"tangram up was not ready within {READY_SECONDS:g} s:\n{log.read_text()}")

@@ -1,0 +1,109 @@
+"""Trainers that submit without a pause: open a trajectory, run its actions one after the other, finish it, open the next one.
+
+Each action adds a line with its number to a file, so that what ran twice is counted on disk, whatever the system says; the
+commands run as plain processes for that. Nothing is retried but by the SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tangram_client import AsyncClient, RetryPolicy, TangramClientError, exec_action
+
+
+@dataclass
+class SteadyTrainers:
+    """So many trainers, each with one trajectory at a time of so many actions."""
+
+    urls: Sequence[str]
+    token: str
+    ran: Path
+    trainers: int = 16
+    actions: int = 10
+    seconds: float = 0.1
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    accepted: set[str] = field(default_factory=set)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    failures: list[TangramClientError] = field(default_factory=list)
+    #: When actions ended at their trainers, and how long each took there; seconds, monotonic.
+    ends: list[float] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    #: Node → trajectories that are open there.
+    open_on: Counter[str] = field(default_factory=Counter)
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._play()), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let every trainer end after its trajectory; return once all have."""
+        self._ending.set()
+        self._thread.join(300)
+        if self._thread.is_alive():
+            raise SystemExit(f"{len(self.accepted) - len(self.outcomes)} actions do not end")
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more actions have ended."""
+        goal, until = len(self.outcomes) + count, time.monotonic() + 300
+        while len(self.outcomes) < goal:
+            if time.monotonic() > until:
+                raise SystemExit(f"no action ends: {self.failures[:3]}")
+            time.sleep(0.05)
+
+    def longest_stall(self, since: float, until: float) -> float:
+        """Return the longest time between two ends of actions, of all trainers together."""
+        moments = [since, *(at for at in sorted(self.ends) if since < at < until), until]
+        return max(after - before for before, after in itertools.pairwise(moments))
+
+    def ran_twice(self) -> list[str]:
+        """Return actions whose command ran more than once."""
+        lines = Counter(self.ran.read_text().split()) if self.ran.exists() else Counter[str]()
+        return [name for name, count in lines.items() if count > 1]
+
+    def never_ran(self) -> int:
+        """Return how many completed actions left no line."""
+        lines = set(self.ran.read_text().split()) if self.ran.exists() else set[str]()
+        return sum(each == "completed" for each in self.outcomes.values()) - len(lines)
+
+    async def _play(self) -> None:
+        await asyncio.gather(*map(self._trainer, range(self.trainers)))
+
+    async def _trainer(self, number: int) -> None:
+        turn = number % len(self.urls)
+        urls = [*self.urls[turn:], *self.urls[:turn]]
+        async with AsyncClient(urls, self.token, retry=self.retry) as client:
+            for round_ in itertools.count():
+                if self._ending.is_set():
+                    return
+                await self._trajectory(client, f"t{number}-{round_}")
+
+    async def _trajectory(self, client: AsyncClient, name: str) -> None:
+        node = ""
+        try:
+            for number in range(self.actions):
+                command = f"echo {name}.{number} >> {self.ran}; sleep {self.seconds}"
+                action = exec_action("upgrade", command, trajectory=name, timeout_seconds=600)
+                began = time.monotonic()
+                view = await client.submit(action)
+                self.accepted.add(view.id)
+                done = await client.wait(view.id)
+                self.ends.append(time.monotonic())
+                self.took.append(self.ends[-1] - began)
+                self.outcomes[view.id] = str(done.outcome)
+                if not node and done.placement is not None:
+                    node = str(done.placement["node"])
+                    self.open_on[node] += 1
+            await client.finish_trajectory(name)
+        except TangramClientError as error:
+            self.failures.append(error)
+        if node:
+            self.open_on[node] -= 1
