@@ -10,8 +10,8 @@ RUN apt-get update \
  && install -d -o tangram -g tangram -m 0700 /var/lib/tangram /var/lib/tangram-bodies /var/backups/tangram
 
 WORKDIR /opt/tangram
-COPY requirements/core.lock requirements/core.lock
-RUN pip install --no-cache-dir --require-hashes --no-deps --requirement requirements/core.lock
+COPY requirements/core.lock requirements/s3.lock requirements/
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement requirements/core.lock --requirement requirements/s3.lock
 COPY . .
 # Compiled here, since the user of the processes cannot write bytecode to this folder.
 RUN python -m compileall -q -j 0 .

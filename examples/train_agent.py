@@ -158,6 +158,7 @@ def _logged(folder: Path, event: str) -> float | None:
 @click.option("--ranks", default=4, show_default=True, help="Processes of the trainer.")
 @click.option("--engines", default=2, show_default=True, help="Engines that sample.")
 @click.option("--rank-memory-mb", "rank_memory", default=60, show_default=True, help="Memory of each rank of an engine, as a GPU has it; 0: no limit.")  # fmt: skip
+@click.option("--context", "contexts", multiple=True, type=int, default=TrainingOptions.contexts, show_default=True, help="Context length at which each degree of the engines is measured, ascending; repeatable.")  # fmt: skip
 @click.option("--minutes", default=30.0, show_default=True, help="Time of training.")
 @click.option("--steps", default=1000, show_default=True, help="Steps, at most.")
 @click.option("--seed", default=0, show_default=True)
@@ -171,14 +172,15 @@ def _logged(folder: Path, event: str) -> float | None:
 @click.option("--start", type=click.Path(path_type=Path, exists=True), help="Run whose checkpoint 0 this one begins with.")  # fmt: skip
 @click.option("--without", multiple=True, type=click.Choice(list(PARTS)), help="Part that is left out; repeatable.")  # fmt: skip
 def main(
-    ranks: int, engines: int, rank_memory: int, minutes: float, steps: int, seed: int, prompts: int, samples: int, taught: int,
+    ranks: int, engines: int, rank_memory: int, contexts: Sequence[int], minutes: float, steps: int, seed: int, prompts: int, samples: int, taught: int,
     epochs: int, measured: int, folder: Path, name: str, start: Path | None, without: Sequence[str],
 ) -> None:  # fmt: skip
     """Run the command."""
     try:
         options = TrainingOptions(
             folder.resolve(), name, ranks, engines, seed, steps, 60 * minutes, prompts, samples, taught=taught,
-            epochs=epochs, measured=measured, growth=12 * prompts, without=frozenset(without), rank_memory_bytes=rank_memory * 2**20,
+            epochs=epochs, measured=measured, growth=12 * prompts, without=frozenset(without), contexts=tuple(contexts),
+            rank_memory_bytes=rank_memory * 2**20,
         )  # fmt: skip
         figures = train(options, start)
     except (NoTangram, beginning.NoBeginning, EngineFailed, RankLost, UpdateDisagrees, ValueError, TangramClientError) as error:  # fmt: skip

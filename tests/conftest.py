@@ -4,15 +4,53 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from whitenoise.middleware import WhiteNoiseMiddleware
 
+from managers.cpu.tree import base
 from tests.not_run import why_not_run
 from tests.tiers import in_ci
 
 #: Checks of `./tangram test` that failed before the tests began.
 FAILED_CHECKS = os.environ.get("TANGRAM_FAILED_CHECKS", "")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make the base of environments once: drivers of tests have links to it, where each would copy 800 files and delete them."""
+    real, made = base._fill, dict[tuple[tuple[str, str], ...], Path]()
+
+    def fill(tree: Path, sources: list[Any]) -> None:
+        facts = tuple((each.path, each.describe()) for each in sources)
+        if facts not in made:
+            made[facts] = tmp_path_factory.mktemp("base") / "tree"
+            real(made[facts], sources)
+        tree.parent.mkdir(parents=True)
+        tree.symlink_to(made[facts])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "_fill", fill)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def static_files_once() -> Iterator[None]:
+    """Find the static files once: each client of Django's tests has an application of its own, which lists and opens them all."""
+    real, found = WhiteNoiseMiddleware.add_files_from_finders, dict[str, Any]()
+
+    def find(self: WhiteNoiseMiddleware) -> None:
+        if not found:
+            real(self)
+            found.update(self.files)
+        self.files.update(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", find)
+        yield
 
 
 @pytest.fixture

@@ -157,6 +157,14 @@ class Scenario:
         """The node falls silent."""
         return self.handle(events.NodeLost(node=node, incarnation=incarnation))
 
+    def fence(self, node: str, incarnation: int = 1) -> list[Decision]:
+        """The engine that placed the node has ended it."""
+        return self.handle(events.NodeFenced(node=node, incarnation=incarnation))
+
+    def revoke(self, node: str) -> list[Decision]:
+        """The node may take part no more."""
+        return self.handle(events.NodeRevoked(node=node))
+
     def lose_for_good(self, node: str, incarnation: int = 1) -> list[Decision]:
         """The node falls silent, and its grace passes."""
         decisions = self.lose(node, incarnation)

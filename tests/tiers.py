@@ -42,9 +42,9 @@ def is_quick() -> bool:
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)  # before that of pytest-xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return what ``-n auto`` means: a process for each core, and half as many more where tests wait for other programs."""
+    """Return what ``-n auto`` means: a process for each core, and twice as many where tests wait for other programs."""
     cores = len(os.sched_getaffinity(0))
-    return cores if config.getoption("--tier") == QUICK else -(-3 * cores // 2)
+    return cores if config.getoption("--tier") == QUICK else 2 * cores
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

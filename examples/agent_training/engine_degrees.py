@@ -33,7 +33,6 @@ from tangram_web.selector_profile import SelectorCells
 
 #: Ranks of an engine, the preferred number first.
 DEGREES: Final = (1, 2)
-CONTEXTS: Final = (256, 512, 640, 768, 896, note_task.CONTEXT)
 #: The longest context of a step over the longest one before it, at most: a task gets one hop more at a time. It is also the room that an engine
 #: reserves for the longest answer.
 _GROWTH: Final = 1.1
@@ -67,7 +66,7 @@ class EngineDegrees:
         """Declare the selector, measure cells that are missing, and divide the engines as is in force."""
         spec = {
             "degrees": [{"tp": each.tp, "dp": each.dp} for each in self.degrees],
-            "contexts": CONTEXTS, "responses": [self._options.at_once], "observes": [f"fleet:{self.name}"],
+            "contexts": self._options.contexts, "responses": [self._options.at_once], "observes": [f"fleet:{self.name}"],
             "context_limit": note_task.CONTEXT, "growth": _GROWTH, "hardware": self._identity.hardware,
         }  # fmt: skip
         apply(self._client, "Selector", self.name, spec)
@@ -112,7 +111,9 @@ class EngineDegrees:
         return Parallelism(tp=degree, dp=self._options.engines)
 
     async def _measure(self) -> None:
-        plan = ProfilePlan(self.degrees, CONTEXTS, [self._options.at_once], rounds=2, switches=0)
+        plan = ProfilePlan(
+            self.degrees, self._options.contexts, [self._options.at_once], rounds=2, switches=0
+        )
         async with (
             AsyncClient(retry=_PATIENT) as tangram,
             httpx.AsyncClient(trust_env=False, timeout=None) as http,

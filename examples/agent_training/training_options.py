@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from examples.agent_training import note_task
+
 #: Part → what stands in for it when it is left out.
 PARTS: Final[dict[str, str]] = {
     "elastic": "test cases run on one core each, whatever is free",
@@ -43,6 +45,8 @@ class TrainingOptions:
     measured: int = 96
     #: Prompts after which instances get one hop longer.
     growth: int = 96
+    #: Context lengths at which each degree of the engines is measured; the last one is the model's.
+    contexts: tuple[int, ...] = (256, 512, 640, 768, 896, note_task.CONTEXT)
     #: Memory of each rank of an engine, as a GPU has it; 0: no limit.
     rank_memory_bytes: int = 0
     without: frozenset[str] = field(default_factory=frozenset)
@@ -55,6 +59,8 @@ class TrainingOptions:
         for name in ("ranks", "engines", "prompts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: give at least 1")
+        if not self.contexts or self.contexts[-1] != note_task.CONTEXT:
+            raise ValueError(f"contexts: the last one is the model's, {note_task.CONTEXT}")
         if self.samples < 2:
             raise ValueError("samples: give at least 2, one reward has nothing to differ from")
 

@@ -14,7 +14,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import httpx
@@ -67,6 +69,12 @@ class ExchangeLimits(msgspec.Struct, frozen=True):
     failed_checks: int = 2
 
 
+@lru_cache(1)
+def _certificates() -> ssl.SSLContext:
+    """Read the certificates of this machine, which takes 20 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 class EngineClient:
     """Connections to engines."""
 
@@ -81,6 +89,7 @@ class EngineClient:
         self._headers = {"accept-encoding": "identity", **(headers or {})}
         self._transport = transport or httpx.AsyncHTTPTransport(
             trust_env=False,
+            verify=_certificates(),
             limits=httpx.Limits(
                 max_connections=None,
                 max_keepalive_connections=_IDLE_CONNECTIONS,

@@ -17,7 +17,7 @@ from tests.architecture.tree import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-LOCKS = ["core", "predict", "test", "transformers"]
+LOCKS = ["core", "predict", "s3", "test", "transformers"]
 
 
 def text(name: str) -> str:
@@ -96,9 +96,10 @@ def test_hashes_are_those_of_files_for_linux_and_a_supported_python():
     [
         (PROJECT["dependencies"], locked("core")),
         (PROJECT["optional-dependencies"]["predict"], locked("core") | locked("predict")),
+        (PROJECT["optional-dependencies"]["s3"], locked("core") | locked("s3")),
         (PROJECT["optional-dependencies"]["test"], locked("core") | locked("test")),
     ],
-    ids=["core", "predict", "test"],
+    ids=["core", "predict", "s3", "test"],
 )
 def test_lock_satisfies_what_the_project_asks_for(wanted, pins):
     for requirement in map(Requirement, wanted):
@@ -107,11 +108,11 @@ def test_lock_satisfies_what_the_project_asks_for(wanted, pins):
 
 def test_no_package_is_locked_twice():
     assert locked("core").keys() & locked("test").keys() == set()
-    assert locked("core").keys() & locked("predict").keys() == set()
+    assert locked("core").keys() & (locked("predict").keys() | locked("s3").keys()) == set()
 
 
-def test_tests_run_with_the_pins_of_the_extra():
-    assert locked("predict").items() <= locked("test").items()
+def test_tests_run_with_the_pins_of_the_extras():
+    assert (locked("predict") | locked("s3")).items() <= locked("test").items()
 
 
 def test_extra_packages_of_the_broker_are_installed_with_the_core() -> None:

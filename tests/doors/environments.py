@@ -54,6 +54,8 @@ def python_of(name: str, pins: Path = PINS, home: Path = _HOME) -> Path:
         _run([python, "-m", "venv", "--clear", str(folder)])
         own = str(folder / "bin" / "python")
         pip = [own, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-input"]
+        # A client imports a small part of what it installs; Python compiles that at its first import.
+        pip.append("--no-compile")
         _run([*pip, "-r", str(file)])
         if alone:
             _run([*pip, "--no-deps", *alone])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,10 @@ class Load:
     outcomes: dict[str, str] = field(default_factory=dict)
     #: What the SDK gave up on; nothing, unless a fault outlasts its patience.
     failures: list[TangramClientError] = field(default_factory=list)
+    retry: RetryPolicy = PATIENT
+    #: Seconds of each submission, and when it was accepted (monotonic).
+    submit_seconds: list[float] = field(default_factory=list)
+    accepted_at: list[float] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
     #: `wait_until_in_flight` waits: trajectories go on until it returns, however long that takes.
     _awaited: bool = False
@@ -78,9 +83,10 @@ class Load:
 
     async def _play(self, system: System) -> None:
         async with AsyncExitStack() as stack:
+            # Each knows all web processes, and begins with its own.
             clients = [
-                await stack.enter_async_context(AsyncClient(at.url, system.token, retry=PATIENT))
-                for at in system.addresses
+                await stack.enter_async_context(AsyncClient(urls, system.token, retry=self.retry))
+                for urls in _turns([at.url for at in system.addresses])
             ]
             await asyncio.gather(
                 *(
@@ -98,7 +104,10 @@ class Load:
                 "faults", command, trajectory=name, timeout_seconds=600 + self.seconds
             )
             try:
+                began = time.monotonic()
                 view = await client.submit(action)
+                self.accepted_at.append(time.monotonic())
+                self.submit_seconds.append(self.accepted_at[-1] - began)
                 self._note(self.accepted, view.id, (name, number))
                 done = await client.wait(view.id)
                 self._note(self.outcomes, view.id, str(done.outcome))
@@ -109,3 +118,8 @@ class Load:
         with self._moved:
             where[action_id] = what
             self._moved.notify_all()
+
+
+def _turns(urls: list[str]) -> list[list[str]]:
+    """Return the list once for each of its members, which is the first one then."""
+    return [urls[n:] + urls[:n] for n in range(len(urls))]

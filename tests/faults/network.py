@@ -21,7 +21,9 @@ class Network:
     """Forwards ``listen`` to ``target`` until `close`."""
 
     def __init__(self, listen: Address, target: Address) -> None:
-        self._listen, self._target = listen, target
+        #: Connections that are opened from now on lead there.
+        self.target = target
+        self._listen = listen
         self.delay_seconds = 0.0
         #: Pieces of data that have passed, and connections that were cut.
         self.passed = self.cut_connections = 0
@@ -73,10 +75,10 @@ class Network:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if isinstance(self._target, Path):
-                inward, outward = await asyncio.open_unix_connection(self._target)
+            if isinstance(self.target, Path):
+                inward, outward = await asyncio.open_unix_connection(self.target)
             else:
-                inward, outward = await asyncio.open_connection(*self._target)
+                inward, outward = await asyncio.open_connection(*self.target)
         except OSError:
             writer.transport.abort()
             return

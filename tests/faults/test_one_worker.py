@@ -14,6 +14,7 @@ import pytest
 from tests.faults.audit import Audit
 from tests.faults.rounds import play, settle
 from tests.faults.system import System
+from tests.tiers import by_tier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -28,7 +29,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     system.stop()
 
 
-@pytest.mark.parametrize("role", ["worker", "node", "web", "redis"])
+@pytest.mark.parametrize(
+    "role", by_tier(["worker"], ["worker", "redis"], ["worker", "node", "web", "redis"])
+)
 def test_nothing_is_lost_when_a_part_is_killed(system: System, audit: Audit, role: str) -> None:
     load = play(system)
     system[role].kill()

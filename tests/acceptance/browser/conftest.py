@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip("chromium is not installed")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox"], timeout=PATIENCE_MS
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
         )
         yield browser
         browser.close()

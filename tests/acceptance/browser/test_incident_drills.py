@@ -128,6 +128,7 @@ def test_a_node_falls_silent(open_page: Any, tangram: Tangram) -> None:
     picture(page, "drill-node-audit")
 
 
+@pytest.mark.long
 def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
     page = open_page("/configuration/edit/")
     apply(page, "---\n".join(SERVICE % name for name in ("drill-a", "drill-b")))

@@ -100,8 +100,9 @@ def compose() -> Path:
 
 
 def wheels() -> Path:
-    """Return a folder with what requirements/core.lock names, for the Python of the stand-in."""
-    lines = requirement_lines((ROOT / "requirements" / "core.lock").read_text())
+    """Return a folder with what requirements/core.lock and s3.lock name, for the Python of the stand-in."""
+    locks = [(ROOT / "requirements" / f"{name}.lock").read_text() for name in ("core", "s3")]
+    lines = [line for text in locks for line in requirement_lines(text)]
     required = [Requirement(line.rstrip(" \\")) for line in lines]
     target = {"python_version": _PYTHON, "python_full_version": f"{_PYTHON}.0"}
     wanted = [

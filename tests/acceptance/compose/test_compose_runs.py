@@ -108,6 +108,7 @@ def test_killed_parts_restart_and_nothing_is_lost_or_run_twice(stack: Stack) -> 
     assert restarted == {"scheduler-1", "web-1", "projector-1", "jobs-1"}
 
 
+@pytest.mark.long  # without Compose: tests/faults/test_backup.py
 def test_a_backup_is_put_back(stack: Stack) -> None:
     manage = ("run", "--rm", "--no-TTY", "setup", "python", "manage.py")
     before = submit(stack, "echo before")

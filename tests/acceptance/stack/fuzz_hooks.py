@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import schemathesis
+import yaml
 
 
 @schemathesis.hook
@@ -20,3 +21,9 @@ def archive(_context: Any, value: Any) -> bytes:
     """Send what is generated as it is: hardly ever an archive."""
     raw = getattr(value, "data", value)
     return raw if isinstance(raw, bytes) else str(raw).encode(errors="replace")
+
+
+@schemathesis.deserializer("application/yaml")
+def manifests(_context: Any, response: Any) -> Any:
+    """Read an export, which is several documents."""
+    return list(yaml.safe_load_all(response.content))

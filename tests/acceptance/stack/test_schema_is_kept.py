@@ -20,7 +20,7 @@ from tests.tiers import by_tier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-EXAMPLES = by_tier(2, 5, 60)
+EXAMPLES = by_tier(2, 2, 60)
 #: Fewer would not be a campaign.
 LEAST_REQUESTS = by_tier(100, 500, 3400)
 _MEMBER = """

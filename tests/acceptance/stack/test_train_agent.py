@@ -20,12 +20,12 @@ from examples.agent_training.training_options import PARTS
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-#: One rank of an engine has the memory for six rollouts of 896 tokens, and not of 1,024; two ranks have it for 1,024.
+#: One rank of an engine has the memory for six rollouts of 768 tokens, and not of 1,024; two ranks have it for 1,024.
 SIZES = [
     "--taught", "120", "--epochs", "16", "--prompts", "1", "--samples", "4", "--measured", "0", "--ranks", "4",
-    "--engines", "1", "--rank-memory-mb", "26",
+    "--engines", "1", "--rank-memory-mb", "26", "--context", "512", "--context", "768", "--context", "1024",
 ]  # fmt: skip
 
 
@@ -172,6 +172,7 @@ def test_steps_are_taken_with_all_parts_and_engines_are_divided(run: Run) -> Non
     assert selector["switches"][-1]["why"] in shown
 
 
+@pytest.mark.long
 def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
     of_this_one = f"TANGRAM_HOME={run.tangram.home}"
     run.start(steps=10)

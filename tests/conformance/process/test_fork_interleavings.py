@@ -28,7 +28,7 @@ from tests.conformance.forking import begins_from
 from tests.conformance.isolations import a_driver, isolations
 from tests.tiers import by_tier
 
-SEEDS = by_tier(1, 2, 8)
+SEEDS = by_tier(1, 1, 8)
 STEPS = by_tier(20, 40, 125)
 
 

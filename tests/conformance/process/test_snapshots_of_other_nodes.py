@@ -112,3 +112,15 @@ async def test_a_name_that_has_another_snapshot_by_now_is_fetched_again(nodes):
 
     assert await said(second, "cat a", "trj-3") == "2\n"
     assert await said(second, "cat a", "trj-2") == "1\n"
+
+
+async def test_two_archives_of_a_snapshot_are_equal(nodes):
+    """A copy in the object store is named by the digest of an archive, and sent from the next one."""
+    first, _ = nodes
+    await said(first, FILES, "trj-1")
+    await first.take_snapshot(a_snapshot())
+    archives = [
+        b"".join([piece async for piece in first.export_snapshot("lab", "kept")]) for _ in range(2)
+    ]
+
+    assert archives[0] == archives[1]

@@ -14,7 +14,7 @@ from channels_redis.pubsub import RedisPubSubChannelLayer
 
 from domain.errors import Unavailable
 from tangram_web.live.frames import FrameFold
-from tangram_web.live.publisher import HEARTBEAT_SECONDS, FramePublisher
+from tangram_web.live.publisher import HEARTBEAT_SECONDS, UNHEARD_SECONDS, FramePublisher
 from tangram_web.live.topic_store import (
     FOLLOWED_TTL_SECONDS,
     followed_projects,
@@ -41,7 +41,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def publisher(redis: RedisServer) -> Iterator[FramePublisher]:
     client = redis.client()
     client.flushall()
-    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
+    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=f"{PREFIX}:live")
     with FramePublisher(layer, client, PREFIX) as publisher:
         yield publisher
     client.close()
@@ -55,12 +55,22 @@ def publish(publisher: FramePublisher, *frames: TopicFrame) -> list[str]:
     return publisher.publish({one.topic: one for one in frames})
 
 
-def test_unchanged_topic_is_not_sent_until_its_heartbeat_is_due(publisher):
+def test_unchanged_topic_is_not_sent_until_its_heartbeat_is_due(redis, publisher):
+    listening = redis.client().pubsub()
+    listening.subscribe(f"{PREFIX}:live__group__{group_of('nodes')}")
+    assert listening.get_message(timeout=120) is not None
     first = publish(publisher, frame(), frame(topic="nodes"))
     again = publish(publisher, frame(at=100.25), frame(topic="nodes", at=100.25, revision=2))
     soon = publish(publisher, frame(at=100.0 + HEARTBEAT_SECONDS))
 
     assert (first, again, soon) == (["overview", "nodes"], ["nodes"], ["overview"])
+
+
+def test_heartbeats_are_rarer_while_no_page_is_open(publisher):
+    sent = [publish(publisher, frame(at=100.0 + after)) for after in (0, HEARTBEAT_SECONDS, 5.9)]
+    assert sent == [["overview"], [], []]
+    assert publish(publisher, frame(at=100.0 + UNHEARD_SECONDS)) == ["overview"]
+    assert publish(publisher, frame(at=106.5, revision=2)) == ["overview"]
 
 
 def test_snapshot_is_there_for_newcomers(redis, publisher, settings):
@@ -125,7 +135,7 @@ async def test_snapshot_of_a_redis_that_is_away_is_unavailable(settings, tmp_pat
 
 
 async def test_a_subscriber_before_the_first_frame_of_a_project_gets_all_of_it(redis, publisher):
-    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
+    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=f"{PREFIX}:live")
     channel = await layer.new_channel()
     await layer.group_add(group_of("overview@lab"), channel)
 
@@ -147,7 +157,7 @@ async def test_listener_gets_frames_of_a_fold(redis, publisher):
     journal = Journal(at=100.0)
     journal.submit("a1")
     fold = FrameFold()
-    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=PREFIX)
+    layer = RedisPubSubChannelLayer(hosts=[redis.url], prefix=f"{PREFIX}:live")
     channel = await layer.new_channel()
     await layer.group_add(group_of("overview"), channel)
 

@@ -16,7 +16,7 @@ from managers.common.api_calls.secrets import ApiSecrets
 from managers.quota.call_driver import CallDriver
 from scheduler.runtime.gateway import scheduler_queries
 from scheduler.runtime.gateway.endpoints import leases
-from scheduler.runtime.node import worker
+from scheduler.runtime.node import life_signs
 from scheduler.runtime.redis.clients import connect
 from tests.api_server import local_api
 from tests.integration.runtime.call_rig import SECRET, CallRig
@@ -63,14 +63,23 @@ def patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nodes_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "ALIVE_SECONDS", 600.0)
+    monkeypatch.setattr(life_signs, "ALIVE_SECONDS", 600.0)
 
 
 @pytest.fixture
-async def rig(runtime_redis: RedisServer, keys: Keys, tmp_path: Path) -> AsyncIterator[Rig]:
+def leader_socket(tmp_path: Path) -> Path | None:
+    """At which the node of a `rig` reaches its leader."""
+    return tmp_path / "leader.sock"
+
+
+@pytest.fixture
+async def rig(
+    runtime_redis: RedisServer, keys: Keys, tmp_path: Path, leader_socket: Path | None
+) -> AsyncIterator[Rig]:
     """A leader and a node that has joined."""
     rig = Rig(runtime_redis.url, keys, tmp_path)
-    rig.loop = LoopThread(rig.url, keys)
+    rig.socket = leader_socket
+    rig.loop = LoopThread(rig.url, keys, socket=rig.socket)
     await rig.start_node()
     yield rig
     await rig.end()

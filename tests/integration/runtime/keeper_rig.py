@@ -62,6 +62,10 @@ class ServedApplication:
             self._server.end()
             await self._serving
             self._serving = None
+            # It waits for no request, and leaves connections of unanswered ones open.
+            for connection in self._server.server_state.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()
 
 
 def an_engine(dialect: str = "vllm", **behaviour: Any) -> EngineServer:
@@ -164,10 +168,14 @@ class KeeperRig(Rig):
                 await asyncio.sleep(0.02)
         return found
 
-    async def end(self) -> None:
+    async def end_keepers(self) -> None:
+        """Cancel the keepers. While workers die, httpx leaves connections open that it was closing when it was cancelled."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    async def end(self) -> None:
+        await self.end_keepers()
         for each in self.applications:
             await each.stop()
         await super().end()

@@ -46,6 +46,7 @@ from scheduler.runtime.node.door.areas import door_routes
 from scheduler.runtime.node.door.routes import DoorRoutes
 from scheduler.runtime.node.door.server import DoorOptions, EmbeddedServer, NodeDoor
 from scheduler.runtime.node.worker import NodeOptions, NodeWorker
+from scheduler.runtime.object_store.objects import ObjectStore
 from scheduler.runtime.redis.clients import connect, connect_async
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from scheduler.runtime.redis.response_streams import RedisResponseStreams
@@ -71,11 +72,21 @@ TOKENS = {
 class LoopThread:
     """A scheduler loop in a thread, as a worker hosts it."""
 
-    def __init__(self, url: str, keys: Keys, config: Config = CONFIG, **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        config: Config = CONFIG,
+        *,
+        socket: Path | None = None,
+        **options: Any,
+    ) -> None:
         self._url, self._keys = url, keys
         self._client = connect(url)
         leadership = Leadership(self._client, keys, process_name("loop"), **options)
-        self.loop = SchedulerLoop(self._client, keys, load(()).make_ledger, leadership, config)
+        self.loop = SchedulerLoop(
+            self._client, keys, load(()).make_ledger, leadership, config, socket=socket
+        )
         self.stop_event = threading.Event()
         self.thread = threading.Thread(target=self.loop.run, args=(self.stop_event,), daemon=True)
         self.thread.start()
@@ -170,15 +181,21 @@ class RolloutRows(JournalReducer):
 class Rig:
     """A running system of one node."""
 
-    def __init__(self, url: str, keys: Keys, directory: Path) -> None:
+    def __init__(
+        self, url: str, keys: Keys, directory: Path, node_url: str = "", web_url: str = ""
+    ) -> None:
+        """``node_url``, ``web_url``: those of parts with Redis users of their own."""
         self.url, self.keys, self.directory = url, keys, directory
+        self.node_url, self.web_url = node_url or url, web_url or url
         self.redis = connect(url)
         # There are no rows here, so none may be waited for.
         self.redis.hset(keys.positions, "projector", f"{10**15}-0")
         self.rows = Rows()
+        #: At which nodes reach a leader of this machine; None: all goes through Redis.
+        self.socket: Path | None = None
         self.driver = FakeDriver()
         #: For drivers with streamed responses.
-        self.response_streams = RedisResponseStreams(connect_async(url), keys)
+        self.response_streams = RedisResponseStreams(connect_async(self.node_url), keys)
         #: Drivers of other kinds, for the next start of the node.
         self.others: list[Driver] = []
         self.loop: LoopThread | None = None
@@ -188,6 +205,7 @@ class Rig:
         #: Relayed responses at once, for gateways that start later.
         self.streams = 128
         self._node: asyncio.Task[None] | None = None
+        self.worker: NodeWorker | None = None
         #: Routes of the node door, for the next start of the node.
         self.routes = DoorRoutes()
         self._area_routes = 0
@@ -197,27 +215,35 @@ class Rig:
         self.rollout_logs: RolloutLogs | None = None
         self.rollout_rows = RolloutRows()
         self.callbacks = Callbacks()
+        #: Object stores of web processes and nodes, for parts that start later.
+        self.web_objects: ObjectStore | None = None
+        self.node_objects: ObjectStore | None = None
 
     async def start_node(self, cpus: int = 4, **more: ResourceInventory) -> NodeWorker:
         """Start the node worker and wait until it has joined."""
         have = {"cpu": ResourceInventory(cpus * 1000), "memory": ResourceInventory(2**30), **more}
-        options = NodeOptions("n1", "default", self.directory / "n1", have)
-        self._node_client = connect_async(self.url)
+        options = NodeOptions(
+            "n1", "default", self.directory / "n1", have, leader_socket=self.socket,
+            own_user=self.node_url != self.url,
+        )  # fmt: skip
+        self._node_client = connect_async(self.node_url)
         drivers: list[Driver] = [self.driver, *self.others]
         own = self.routes._routes
         del own[: self._area_routes]
-        theirs = door_routes(drivers)._routes
+        theirs = door_routes(drivers, self.node_objects)._routes
         own[:0], self._area_routes = theirs, len(theirs)
         door = NodeDoor(
-            DoorAddresses(self._node_client, self.keys),
+            DoorAddresses(self._node_client, self.keys, own_key=options.own_user),
             "n1",
             DoorOptions(self.directory / "n1" / "door"),
             self.routes,
         )
         bodies = BodyStore(self.bodies_folder)
         worker = NodeWorker(
-            self._node_client, self.keys, options, drivers, door=door, bodies=bodies
-        )
+            self._node_client, self.keys, options, drivers, door=door, bodies=bodies,
+            store=self.node_objects,
+        )  # fmt: skip
+        self.worker = worker
         self._node = asyncio.create_task(worker.run())
         await asyncio.wait_for(worker.joined.wait(), 120)
         async with asyncio.timeout(120):
@@ -283,7 +309,7 @@ class Rig:
             rollouts=self.rollout_rows.of,
         )
         context = GatewayContext(
-            connect_async(self.url),
+            connect_async(self.web_url),
             self.keys,
             backend,
             limits=self.limits,
@@ -292,6 +318,7 @@ class Rig:
             rollout_logs=self.rollout_logs,
             callbacks=self.callbacks,
             streams=self.streams,
+            objects=self.web_objects,
         )
         context.tail.also.append(self.rollout_rows)
         await context.start()

@@ -285,6 +285,7 @@ async def test_a_real_cache_is_moved_between_two_workers(
             assert ended.tokens > 0, ended.why
             assert (list(one.cached()), list(two.cached())) == ([], [KEY])
             second = await client.post(inside, json=_continued(said, first))
+        await fleet.end_keepers()
     assert second.headers["x-tangram-worker"] == "w2"
     assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= ended.tokens - 8
 

@@ -64,7 +64,7 @@ async def test_others_do_not(rig: Rig, project: str | None, status: int) -> None
 async def test_a_connection_ends_so_that_the_session_is_looked_at_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console_output, "RECHECK_SECONDS", 0.3)
+    monkeypatch.setattr(console_output, "RECHECK_SECONDS", 1.5)
     rig.driver.script = lambda _: Play(seconds=None, stdout="so far\n")
     async with rig.client() as client, page(rig, "default") as browser:
         action_id = (await client.post("/actions", json=WORK)).json()["id"]

@@ -117,7 +117,10 @@ async def test_a_client_that_hangs_up_cancels_its_command(
         logged = [each for each in caplog.messages if each.startswith(f"door {door}: ")]
         state = (await client.get(f"/api/v1/actions/{order.id}")).json()["state"]
         if command.goes_on:
-            assert state == "running"
+            assert state in {
+                "granted",
+                "running",
+            }  # its start may be reported some milliseconds later
             await rig.end_action(order.id)
         else:
             ended = (await client.get(f"/api/v1/actions/{order.id}?wait=60", timeout=120)).json()

@@ -193,7 +193,9 @@ async def test_only_the_first_call_of_a_tool_queries_the_scheduler(
 
     assert 0 < queries == again
     assert ended["error"]["data"]["outcome"] == "cancelled"
-    assert "finished" in text(missing)
+    assert "trajectory 't1' is finish" in text(
+        missing
+    )  # finishing, until its environment is removed
 
 
 async def test_files_are_written_read_and_forked(rig: Rig) -> None:

@@ -123,7 +123,9 @@ async def test_an_action_has_its_door_while_it_runs_and_when_it_is_finished(
     async with probe.served(rig) as client:
         name = (await probe.made(client, use)).json()["id"]
         await rig.until_started(name)
-        running = (await client.get(f"/api/v1/actions/{name}")).json()
+        async with asyncio.timeout(60):  # the start is reported a moment after it
+            while (running := (await client.get(f"/api/v1/actions/{name}")).json())["state"] != "running":  # fmt: skip
+                await asyncio.sleep(0.01)
         await rig.end_action(name)
         finished = (await client.get(f"/api/v1/actions/{name}", params={"wait": 60})).json()
         native = (await client.post("/api/v1/actions", json=a_command())).json()["id"]

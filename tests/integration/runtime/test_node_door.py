@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from contract.door_address import DoorAddress
 from domain.errors import (
     CapacityError,
     Conflict,
@@ -35,7 +38,7 @@ from scheduler.runtime.node.door.routes import (
 )
 from scheduler.runtime.node.door.server import DoorOptions, NodeDoor
 from scheduler.runtime.redis.clients import connect_async
-from scheduler.runtime.redis.door_addresses import DoorAddress, DoorAddresses
+from scheduler.runtime.redis.door_addresses import DoorAddresses
 from tests.integration.runtime.rig import Rig
 
 MIB = 1024 * 1024
@@ -83,8 +86,9 @@ async def test_a_request_reaches_the_node_of_the_trajectory(rig: Rig) -> None:
         ) as answer,
     ):
         body = await answer.body()
+        asked = await context.node_door.ask("default", "t1", "/show/a b/ü%2F", {"x": "1&2"})
     assert (answer.status, answer.headers["x-kind"]) == (201, "text")
-    assert body.decode() == "default/t1 a b/ü%2F 1&2"
+    assert body.decode() == asked.decode() == "default/t1 a b/ü%2F 1&2"
 
 
 async def test_a_body_is_read_no_faster_than_the_handler_takes_it(rig: Rig) -> None:
@@ -171,6 +175,8 @@ async def test_a_refusal_of_the_node_is_the_refusal_of_the_api(
         with pytest.raises(TangramError) as raised:
             async with context.node_door.request("default", "t1", "GET", "/refuse"):
                 pass
+        with pytest.raises(type(raised.value), match=f"^{re.escape(str(raised.value))}$"):
+            await context.node_door.ask("default", "t1", "/refuse", {})
     found = raised.value
     assert type(found) is (type(error) if status < 500 or status == 507 else HttpError)
     problem = problem_of(found, HttpRequest({"type": "http", "path": "/", "headers": []}, nothing))
@@ -211,6 +217,8 @@ async def test_after_a_restart_the_new_secret_is_found(rig: Rig) -> None:
         for _ in range(2):
             async with context.node_door.request("default", "t1", "GET", "/hello") as answer:
                 assert await answer.body() == b"hello"
+            for _ in range(2):
+                assert await context.node_door.ask("default", "t1", "/hello", {}) == b"hello"
             before = await stored_address(rig)
             await rig.stop_node()
             await rig.start_node()
@@ -313,7 +321,7 @@ async def test_a_node_on_another_machine_is_reached_by_its_port(rig: Rig) -> Non
         return DoorResponse(200, (await request.body(100))[::-1])
 
     routes = DoorRoutes()
-    routes.add("POST", "/upload", upload)
+    routes.add("*", "/upload", upload)
     await place(rig)
     client = connect_async(rig.url)
     options = DoorOptions.parse({"door": "127.0.0.1:0", "door_address": ""}, rig.directory)
@@ -328,6 +336,7 @@ async def test_a_node_on_another_machine_is_reached_by_its_port(rig: Rig) -> Non
     async with rig.context() as context:
         async with context.node_door.request("default", "t1", "POST", "/upload", body=b"abc") as a:
             assert await a.body() == b"cba"
+        assert await context.node_door.ask("default", "t1", "/upload", {}) == b""
         await door.close()
         await client.aclose()
         with pytest.raises(Unavailable, match=f"cannot be reached at 127.0.0.1:{port}|no worker"):
@@ -346,9 +355,11 @@ async def test_a_node_that_hangs_is_an_error_after_the_silence(rig: Rig) -> None
         await asyncio.Event().wait()
         return DoorResponse()
 
-    rig.routes.add("POST", "/hang", hang)
+    rig.routes.add("*", "/hang", hang)
     await place(rig)
     async with rig.context() as context:
+        with pytest.raises(Unavailable, match="n1 does not answer"):
+            await context.node_door.ask("default", "t1", "/hang", {}, idle_seconds=0.2)
         with pytest.raises(Unavailable, match="whether it was done is unknown"):
             async with context.node_door.request(
                 "default", "t1", "POST", "/hang", idle_seconds=0.2
@@ -370,6 +381,20 @@ async def test_a_long_path_of_the_data_folder_harms_nothing(rig: Rig) -> None:
     await client.aclose()
 
 
+@pytest.mark.parametrize("advertised", ["10.0.0.7:0", "10.0.0.7:7411", ""])
+async def test_a_free_port_is_advertised_at_the_given_address(rig: Rig, advertised: str) -> None:
+    client = connect_async(rig.url)
+    options = DoorOptions(rig.directory / "door", "127.0.0.1:0", advertised)
+    door = NodeDoor(DoorAddresses(client, rig.keys), "n9", options, DoorRoutes())
+    await door.open(1)
+    assert door.address is not None
+    host, _, port = door.address.address.rpartition(":")
+    assert host == (advertised.rpartition(":")[0] or socket.gethostname())
+    assert port == "7411" or int(port) > 1023
+    await door.close()
+    await client.aclose()
+
+
 async def test_a_node_with_too_many_connections_is_an_error_of_ours(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +403,8 @@ async def test_a_node_with_too_many_connections_is_an_error_of_ours(
     await rig.stop_node()
     await rig.start_node()
     async with rig.context() as context:
+        with pytest.raises(Unavailable, match="too many connections"):
+            await context.node_door.ask("default", "t1", "/any", {})
         with pytest.raises(Unavailable, match="too many connections"):
             async with context.node_door.request("default", "t1", "GET", "/any"):
                 pass

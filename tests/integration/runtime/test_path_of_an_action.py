@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,6 +19,12 @@ from scheduler.runtime.redis.journal import START, Journal
 from tests.integration.runtime.rig import CONFIG, Rig
 
 NOOP = {"task": "t", "kind": "noop"}
+
+
+@pytest.fixture(params=[True, False], ids=["socket", "redis"])
+def leader_socket(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """The node reaches the leader of its machine over a socket, that of another through Redis."""
+    return tmp_path / "leader.sock" if request.param else None
 
 
 def an_exec(*command: str, **more: object) -> dict[str, object]:

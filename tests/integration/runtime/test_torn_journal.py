@@ -87,8 +87,9 @@ def test_a_submission_is_remembered_with_its_message_or_not_at_all(
     server: RedisServer, keys: Keys, tmp_path: Path
 ) -> None:
     message, key = encode(TimeAdvanced()) * 20, keys.idempotency("p", "k")
-    arguments: list[Any] = [keys.inbox, keys.project_loads, key, 60, b"r", 0, 2, message, message]
-    wrote = last_step(server, lambda client: client.eval(SUBMIT, 3, *arguments))
+    names = [keys.inbox, keys.project_loads, keys.arrivals, key]
+    arguments: list[Any] = [*names, 60, b"r", "", 0, 2, message, message]
+    wrote = last_step(server, lambda client: client.eval(SUBMIT, len(names), *arguments))
     for number, lost in enumerate(cuts(wrote)):
         with torn(server.directory, tmp_path / str(number), lost) as client:
             assert (client.exists(key), client.xlen(keys.inbox)) == (0, 0)

@@ -14,9 +14,10 @@ import redis
 from domain.codec import JournalEntry, encode
 from domain.dead_letters import DeadLetter, dead_letter, decode_letter, encode_letter
 from domain.errors import Unreadable
-from domain.events import TimeAdvanced
+from domain.events import ActionSubmitted, ConfigApplied, Event, NodeJoined, TimeAdvanced
 from domain.redis_keys import Keys
 from managers.registry import load
+from scheduler.core.machine import Machine
 from scheduler.runtime import journal_consumer as following
 from scheduler.runtime.journal_consumer import JournalConsumer
 from scheduler.runtime.loop.leadership import Leadership
@@ -24,6 +25,7 @@ from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.node.commands import CommandReader
 from scheduler.runtime.redis.clients import connect_async
 from scheduler.runtime.redis.journal import START
+from tests.builders import a_node, an_action, granted
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 from tests.redis_server import RedisServer
 
@@ -120,6 +122,30 @@ def test_no_loop_leads_over_an_unreadable_entry(redis_client: redis.Redis, keys:
         recover(redis_client, keys, load(()).make_ledger, CONFIG)
 
 
+def test_a_journal_without_a_snapshot_begins_with_its_own_configuration(
+    redis_client: redis.Redis, keys: Keys
+) -> None:
+    """A loop was killed before its first snapshot; what was configured after its first grant did not forbid that grant."""
+    make_ledger = load(()).make_ledger
+    machine = Machine(make_ledger, CONFIG)
+    first: list[Event] = [
+        ConfigApplied(at=1.0, config=CONFIG),
+        NodeJoined(at=1.0, node=a_node("n1")),
+    ]
+    second: list[Event] = [ActionSubmitted(at=2.0, action=an_action("act_1"))]
+    for seq, events in ((1, first), (2, second)):
+        decisions = machine.handle(*events)
+        entry = JournalEntry(seq, 1, float(seq), 0.0, "0-0", events, decisions)
+        redis_client.xadd(keys.journal, {"e": encode(entry)})
+    assert granted(decisions) == ["act_1"]
+    drained = type(CONFIG.drained_nodes)(["n1"])
+    later = msgspec.structs.replace(CONFIG, revision=CONFIG.revision + 1, drained_nodes=drained)
+
+    recovered = recover(redis_client, keys, make_ledger, later)
+
+    assert recovered.replayed == 2
+
+
 def test_no_loop_leads_over_a_hole(redis_client: redis.Redis, keys: Keys) -> None:
     for seq in (1, 3):
         empty = JournalEntry(seq, 1, 1.0, 0.0, "0-0", [TimeAdvanced(at=1.0)], [])
@@ -152,9 +178,10 @@ async def test_a_loop_that_must_not_lead_says_so_and_lets_others_lead(
         epoch = other.epoch
         redis_client.xdel(keys.journal, entry)
         other.resign()
-        await until(lambda: redis_client.get(keys.leader) == loop.loop.leadership.name.encode())
+        # Redis has its name a moment before the loop knows its epoch.
+        await until(lambda: loop.loop.leadership.epoch == epoch + 1)
+        assert redis_client.get(keys.leader) == loop.loop.leadership.name.encode()
         assert loop.thread.is_alive()
-        assert loop.loop.leadership.epoch == epoch + 1
     finally:
         loop.stop()
 

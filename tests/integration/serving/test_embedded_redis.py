@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -29,10 +28,13 @@ def home(tmp_path: Path) -> DataFolder:
     return DataFolder.open(tmp_path / "home")
 
 
-def listens(path: Path) -> bool:
-    """Whether a server answers there: the socket exists a moment before."""
-    with socket.socket(socket.AF_UNIX) as client:
-        return client.connect_ex(str(path)) == 0
+def answers(server: EmbeddedRedis) -> bool:
+    """Whether a server has read its data: its socket listens before."""
+    try:
+        with connect(server.url) as client:
+            return bool(client.ping())
+    except redis.ConnectionError:  # while it loads, too
+        return False
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def running(home: DataFolder, program: str) -> Iterator[EmbeddedRedis]:
     process = subprocess.Popen(chosen.program().command, stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 60
-        while not listens(chosen.socket):
+        while not answers(chosen):
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.005)

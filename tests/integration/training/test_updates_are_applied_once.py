@@ -18,6 +18,7 @@ from examples.agent_training.checkpoints import AppliedUpdate, CheckpointStore
 from examples.agent_training.rank_group import RankGroup
 from tests.architecture.tree import ROOT
 from tests.fixed_training import loop_of
+from tests.tiers import by_tier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,7 +55,9 @@ def test_updates_follow_each_other_without_gaps(undisturbed: Sequence[AppliedUpd
     assert len({update.after for update in undisturbed}) == 3, "each update changes the weights"
 
 
-@pytest.mark.parametrize("end", ["commit:2", "push:2", "acknowledge:2"])
+@pytest.mark.parametrize(
+    "end", by_tier(["push:2"], ["push:2"], ["commit:2", "push:2", "acknowledge:2"])
+)
 def test_a_trainer_that_is_killed_continues_with_the_same_updates(
     end: str, tmp_path: Path, undisturbed: Sequence[AppliedUpdate]
 ) -> None:
@@ -69,7 +72,7 @@ def test_a_trainer_that_is_killed_continues_with_the_same_updates(
     assert {step for what, step in did if what == "acknowledge"} == {1, 2, 3}
 
 
-@pytest.mark.parametrize("phase", ["experience", "update"])
+@pytest.mark.parametrize("phase", by_tier(["update"], ["update"], ["experience", "update"]))
 def test_a_rank_that_is_killed_takes_only_its_step_with_it(
     phase: str, tmp_path: Path, undisturbed: Sequence[AppliedUpdate]
 ) -> None:

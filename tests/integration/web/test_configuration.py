@@ -240,7 +240,12 @@ def test_configuration_over_rest(redis_bus, caller):
     assert paused.json()["paused"] is True
     assert client.post("/api/v1/projects", {"name": "v", "default_pool": "big"}).status_code == 201
     assert client.put("/api/v1/resources/api:x", {"limit_units": 2}).json()["limit_units"] == 2
-    assert client.post("/api/v1/nodes/n1/drain", {"reason": "disk"}).json()["drained"] is True
+    finishing = client.post("/api/v1/nodes/n1/drain", {"reason": "disk", "finishing": True}).json()
+    assert (finishing["drained"], finishing["finishing"]) == (True, True)
+    stopped = client.post("/api/v1/nodes/n1/drain", {"reason": "fire"}).json()
+    assert (stopped["finishing"], stopped["reason"]) == (False, "fire")
+    again = client.post("/api/v1/nodes/n1/drain", {"finishing": True}).json()
+    assert again["finishing"] is False, "what an operator stops stays stopped"
     assert client.post("/api/v1/nodes/n1/resume").json()["drained"] is False
 
     in_force, _ = published(redis_bus)
@@ -266,7 +271,7 @@ def test_rest_sets_the_limits_of_a_project(
     assert changed.json()["limits"] == {"queued_bytes": 100}
     assert changed.json()["limits_in_force"] == {
         "queued_actions": 7, "queued_bytes": 100, "submissions_per_second": 5000.0,
-        "burst_actions": 100_000,
+        "burst_actions": 200_000,
     }  # fmt: skip
     assert (refused.status_code, unknown.status_code) == (422, 404)
     assert refused.json()["errors"][0]["pointer"] == "/limits/queued_actions"

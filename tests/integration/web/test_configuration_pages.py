@@ -82,6 +82,7 @@ def test_every_member_is_explained_and_every_example_is_taken(kind: str) -> None
         "Resource": {"limit_units": 8},
         "Fleet": {"engine": "vllm"},
         "Selector": {"degrees": [{"tp": 1, "pp": 1, "dp": 1}]},
+        "NodeGroup": {"engine": "ssh"},
         "GpuService": {"engine": "process", "command": ["serve"],
                        "degrees": [{"gpus": 1, "memory_bytes": 1}]},
     }  # fmt: skip

@@ -108,6 +108,20 @@ def test_little_space_warns_and_none_fails(
     assert (ended, found["disk"]["state"]) == (code, state)
 
 
+def test_an_object_store_is_tried_and_left_empty(settings: Any, tmp_path: Path) -> None:
+    settings.TANGRAM_OBJECT_STORE = f"file://{tmp_path}/objects"
+    _, found = doctor()
+    left = [each for each in (tmp_path / "objects").rglob("*") if each.is_file()]
+    (tmp_path / "file").touch()
+    settings.TANGRAM_OBJECT_STORE = f"file://{tmp_path}/file"
+    code, broken = doctor()
+
+    assert found["object_store"]["state"] == "ok"
+    assert left == []
+    assert (code, broken["object_store"]["state"]) == (1, "fail")
+    assert "mount the folder" in broken["object_store"]["cure"]
+
+
 @pytest.mark.parametrize(("score", "state"), [(-900, "ok"), (0, "warn")])
 def test_a_redis_that_the_kernel_does_not_spare_is_a_warning_with_its_cure(
     monkeypatch: pytest.MonkeyPatch, score: int, state: str

@@ -168,3 +168,13 @@ def test_only_a_node_that_is_lost_can_be_forgotten_from_the_page_of_operating(
 
     assert "/act/node/forget/?target=n9" in page
     assert "/act/node/forget/?target=n2" not in page
+
+
+def test_a_drain_on_the_page_can_let_trajectories_finish(admin: Client) -> None:
+    given = {"target": "n2", "running": "finishes", "reason": ""}
+    looked = admin.post("/act/node/drain/", {**given, "look": "1"})
+    assert looked.context["effect"].warning == ""
+    assert looked.context["line"] == "tangram node drain n2 --finish-trajectories"
+    admin.post("/act/node/drain/", given)
+    assert current_config().finishing_nodes == {"n2"}
+    assert "its trajectories finish" in admin.get("/operate/").content.decode()

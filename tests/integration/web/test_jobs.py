@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from celery import Task, signals
 from django.contrib.auth import get_user_model
-from django.db import DatabaseError
+from django.db import DatabaseError, connection, connections
 from django.test import Client
 
 from tangram_web import celery, job_schedule
-from tangram_web.job_schedule import JobScheduler, stand_in
+from tangram_web.job_schedule import DatabaseWrites, JobScheduler, stand_in
 from tangram_web.lib import bus, jobs
 from tangram_web.lib.job_runs import JobRuns
 from tangram_web.simulations import runner
@@ -51,6 +51,43 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def test_frequent_checks_are_rarer_while_nothing_is_written(
+    schedules: dict[str, jobs.Schedule], clock: Clock
+) -> None:
+    checks: list[float] = []
+
+    def is_due() -> bool:
+        checks.append(clock.now)
+        return False
+
+    jobs.job("test.calm", every_seconds=1.0, is_due=is_due)(nothing)
+    scheduler = JobScheduler(lambda _: None, clock)
+    for calm in (False, True, True, True, True, True, False):
+        scheduler.tick(calm=calm)
+        clock.now += 1.0
+    assert checks == [1000.0, 1005.0, 1006.0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_write_of_another_connection_is_noticed() -> None:
+    writes = DatabaseWrites()
+    assert not writes.none_since()
+    quiet = writes.none_since()
+    write = Thread(target=_add_a_user)
+    write.start()
+    write.join()
+    assert not writes.none_since()
+    # Only SQLite tells; elsewhere every check is made.
+    assert quiet is (connection.vendor == "sqlite")
+
+
+def _add_a_user() -> None:
+    try:
+        get_user_model().objects.create_user("another")
+    finally:
+        connections.close_all()
 
 
 def test_every_slow_job_has_a_schedule() -> None:
@@ -281,12 +318,13 @@ def test_a_jobs_worker_counts_while_it_shows_life(redis_bus: Any, age: float, fo
     assert job_schedule.has_jobs_worker(redis_bus, bus.keys()) is found
 
 
-def test_the_worker_of_the_projector_replaces_missing_workers_of_jobs_and_fleets(
+def test_the_worker_of_the_projector_replaces_missing_workers_of_other_roles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TANGRAM_ROLE", "projector")
     alone = ["projector", "frames", "bodies", "problems"]
-    assert [name for name, _ in celery.ROLES["projector"]()] == [*alone, "jobs", "fleets"]
-    monkeypatch.setenv("TANGRAM_ROLE", "projector,jobs,fleets")
+    missing = ["jobs", "fleets", "groups"]
+    assert [name for name, _ in celery.ROLES["projector"]()] == [*alone, *missing]
+    monkeypatch.setenv("TANGRAM_ROLE", "projector,jobs,fleets,groups")
     assert [name for name, _ in celery.ROLES["projector"]()] == alone
     assert [name for name, _ in celery.ROLES["jobs"]()] == ["jobs"]

@@ -57,23 +57,25 @@ def test_loss_of_an_earlier_life_says_nothing_of_the_present_one(journal):
 
 def test_drained_node_is_ready_again_when_it_is_resumed(journal):
     journal.write([a_node()])
-    journal.configure(Config(drained_nodes=frozenset({"n1"})))
+    leaves = frozenset({"n1"})
+    journal.configure(Config(drained_nodes=leaves, finishing_nodes=leaves))
     project(journal.entries)
-    assert state_of() == "drained"
+    assert (state_of(), NodeRecord.objects.get().finishing) == ("drained", True)
 
     journal.configure(Config())
     project(journal.entries)
-    assert state_of() == "ready"
+    assert (state_of(), NodeRecord.objects.get().finishing) == ("ready", False)
 
 
 def test_node_that_joins_after_it_was_drained_is_drained(journal):
-    journal.configure(Config(drained_nodes=frozenset({"n1"})))
+    leaves = frozenset({"n1"})
+    journal.configure(Config(drained_nodes=leaves, finishing_nodes=leaves))
     project(journal.entries)
     journal.write([a_node()])
 
     project(journal.entries)
 
-    assert state_of() == "drained"
+    assert (state_of(), NodeRecord.objects.get().finishing) == ("drained", True)
 
 
 def test_a_forgotten_node_has_no_row_until_it_joins_as_a_new_one(journal):

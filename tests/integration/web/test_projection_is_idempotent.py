@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import models
+from django.db import connection, models
+from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ from tangram_web.records.models import (
     TaskRecord,
     TrajectoryRecord,
 )
+from tangram_web.records.open_rows import OpenRows
 from tangram_web.records.projection import START, position, project
 from tests.integration.web.journal import (
     Entry,
@@ -140,18 +142,19 @@ def cuts(draw: st.DrawFn) -> tuple[list[Entry], list[list[Entry]]]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(cuts())
-def test_any_split_of_a_journal_gives_the_same_rows(cut):
+@given(cuts(), st.integers(0, 4))
+def test_any_split_of_a_journal_gives_the_same_rows(cut, most):
     entries, batches = cut
     wipe()
     project(entries)
     expected = rows()
 
-    wipe()
-    for batch in batches:
-        project(batch)
+    for open_rows in (None, OpenRows(most)):
+        wipe()
+        for batch in batches:
+            project(batch, open_rows=open_rows)
 
-    assert rows() == expected
+        assert rows() == expected
 
 
 @settings(
@@ -230,6 +233,42 @@ def test_of_two_projectors_one_writes_a_batch():
         project(journal.entries, also=meanwhile)
     assert position() == journal.entries[0][0]
     assert ActionRecord.objects.get().state == "queued"
+
+
+def test_open_rows_are_read_again_after_another_projector_or_a_failure():
+    """1. It has read its place. 2. Another one goes on. 3. It is stopped at its next batch."""
+    journal, open_rows = Journal(), OpenRows()
+    action = an_action()
+    journal.write([ActionSubmitted(action=action)])
+    journal.write([], [a_grant(action.id, "n1")])
+    journal.write([], [Requeue(action.id, "lost")])
+    journal.write([], [a_finish(action)])
+    project(journal.entries[:1], open_rows=open_rows)
+    project(journal.entries[:3])
+
+    def fail(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        project(journal.entries[3:], also=fail, open_rows=open_rows)
+    project(journal.entries[3:], open_rows=open_rows)
+
+    row = ActionRecord.objects.get()
+    assert (row.outcome, row.detail) == ("completed", None)
+
+
+def test_open_rows_need_no_query():
+    journal, open_rows = Journal(), OpenRows()
+    for number in range(2):
+        journal.write([ActionSubmitted(action=an_action(number))])
+    journal.write([], [a_grant(an_action(0).id, "n1"), a_grant(an_action(1).id, "n1")])
+    project(journal.entries[:2], open_rows=open_rows)
+
+    with CaptureQueriesContext(connection) as found:
+        project(journal.entries[2:], open_rows=open_rows)
+
+    asked = [each["sql"] for each in found if "SELECT" in each["sql"]]
+    assert not [sql for sql in asked if "records_actionrecord" in sql]
 
 
 def test_a_hole_in_the_journal_is_logged(caplog):

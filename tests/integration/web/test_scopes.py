@@ -17,6 +17,7 @@ READS = {
     "projects": Scope.READ,
     "resources": Scope.READ,
     "tokens": Scope.CONFIG,
+    "node-tokens": Scope.ADMIN,
     "audit": Scope.OPERATE,
 }
 WRITES = {
@@ -26,9 +27,11 @@ WRITES = {
     ("resources", "post"): Scope.CONFIG,
     ("resources/api:demo", "put"): Scope.CONFIG,
     ("tokens", "post"): Scope.CONFIG,
+    ("node-tokens", "post"): Scope.ADMIN,
     ("nodes/n1/drain", "post"): Scope.OPERATE,
     ("nodes/n1/resume", "post"): Scope.OPERATE,
     ("nodes/n1/forget", "post"): Scope.OPERATE,
+    ("nodes/n1/revoke", "post"): Scope.OPERATE,
 }
 
 
@@ -45,7 +48,7 @@ def test_reading_needs_its_scope(caller, scope, name, needed):
 def test_writing_needs_its_scope(caller, redis_bus, monkeypatch, scope, target, needed):
     monkeypatch.setattr("tangram_web.lib.scheduler_client.ANSWER_SECONDS", 0.01)
     name, method = target
-    body = {"unknown": 1} if not name.endswith(("resume", "forget")) else None
+    body = {"unknown": 1} if not name.endswith(("resume", "forget", "revoke")) else None
 
     answer = getattr(caller(scope), method)(f"/api/v1/{name}", body)
 

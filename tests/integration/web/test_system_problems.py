@@ -31,10 +31,11 @@ from tangram_web.problems.judge import ProblemState, SystemProblem
 from tangram_web.problems.reading import problem_lines
 from tangram_web.problems.stored import ProblemStore, StoredProblems
 from tangram_web.problems.submitters import submitters
-from tangram_web.problems.watch import ProblemWatch
+from tangram_web.problems.watch import CALM_SECONDS, JUDGE_SECONDS, ProblemWatch
 from tangram_web.records.models import ActionRecord
 from tangram_web.webhooks.models import PURPOSE, Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
+from tests.redis_commands import commands_of
 from tests.unit.live.journal import Journal
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,6 +152,27 @@ def test_an_incident_is_announced_once_over_restarts_and_over_many_judgements(
     judged(now + 40)
     judged(now + 50)
     assert sent() == [("problem.raised", "Node n1 is lost"), ("problem.cleared", "Node n1 is lost")]
+
+
+def test_a_calm_system_is_judged_by_few_commands_and_a_problem_at_the_full_pace(
+    defaults: None, redis_bus: Any, journal: Journal
+) -> None:
+    now = time()
+    redis_bus.set(bus.keys().leader, "loop-1")
+    idle = Journal()
+    idle.join("n1")
+    publish(redis_bus, idle, now)
+    with FramePublisher(Layer(), redis_bus, bus.keys().prefix) as publisher:
+        watch = ProblemWatch(redis_bus, bus.keys(), publisher)
+        assert watch.turn(now)
+        commands = commands_of(redis_bus, lambda: watch.turn(now + 1))
+        assert watch.pause_seconds == CALM_SECONDS
+        assert sum(commands.values()) <= 18
+        assert commands["set"] == 1  # the claim: what is unchanged is not stored again
+        publish(redis_bus, journal, now + 2)
+        assert watch.turn(now + 2)
+        assert watch.pause_seconds == JUDGE_SECONDS
+        watch.close()
 
 
 def test_a_killed_web_process_is_a_problem_until_another_one_begins_there(

@@ -12,8 +12,9 @@ from tests.architecture.tree import ROOT
 
 _SCRIPT = """
 import sys
-from tangram_web.celery import app
+from tangram_web.celery import app, load_jobs
 app.loader.import_default_modules()
+load_jobs()
 print(*sorted(name for name in app.tasks if not name.startswith("celery.")))
 print("simulator" in sys.modules)
 """
@@ -35,3 +36,21 @@ def test_a_worker_that_runs_no_jobs_imports_none(role: str) -> None:
 @pytest.mark.parametrize("role", ["jobs", "projector", "node,jobs", ""])
 def test_a_worker_that_may_run_jobs_knows_them(role: str) -> None:
     assert "records.prune" in imported(role)[0].split()
+
+
+def test_a_worker_of_a_node_alone_loads_neither_the_apps_nor_what_only_the_loop_computes_with() -> (
+    None
+):
+    script = (
+        "import sys, tangram_web.celery as celery\n"
+        "import scheduler.runtime.node.worker, managers.registry\n"
+        "managers.registry.load(())\n"
+        "celery.app.loader.import_default_modules()\n"
+        "print([name for name in ('django.contrib.auth.models', 'numpy', 'scheduler.core') if name in sys.modules])"
+    )
+    environment = {**os.environ, "TANGRAM_ROLE": "node", "CELERY_SKIP_CHECKS": "true"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"

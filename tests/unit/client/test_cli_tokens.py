@@ -115,3 +115,35 @@ def test_tokens_are_renewed_and_revoked(server: Server) -> None:
     asked = [(each.method, each.url.path) for each in server.asked]
     assert asked == [("POST", "/api/v1/tokens/tok_new/renew"), ("DELETE", "/api/v1/tokens/tok_new")]
     assert json.loads(server.asked[0].content) == {"days": 30}
+
+
+def test_join_tokens_are_created_listed_and_revoked() -> None:
+    made = {
+        "id": "join_1", "node": "", "prefix": "gpu-", "pool": "", "isolation": "", "uses": 2, "used": 1,
+        "created_by": "ada", "expires_at": "2026-11-30T10:00:00Z", "useless": "has expired",
+    }  # fmt: skip
+    asked: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if request.method == "POST":
+            return httpx.Response(201, json={**made, "token": "tgj_value"})
+        if request.method == "DELETE":
+            return httpx.Response(204)
+        return httpx.Response(200, json={"results": [made], "next": None})
+
+    def run(*words: str) -> Result:
+        shell = Shell(transport=httpx.MockTransport(handle))
+        arguments = ["node", "token", *words]
+        return CliRunner().invoke(verbs, arguments, obj=shell, env={"TANGRAM_TOKEN": "t"})
+
+    created = run("create", "--prefix", "gpu-", "--uses", "2", "--minutes", "5")
+    listed = run("list")
+    revoked = run("revoke", "join_1")
+
+    assert created.stdout == "tgj_value\n"
+    assert json.loads(asked[0].content) == {"prefix": "gpu-", "uses": 2, "seconds": 300}
+    assert listed.stdout.splitlines()[1].split()[:5] == ["join_1", "gpu-…", "any", "1", "of"]
+    assert "has expired" in listed.stdout
+    assert revoked.exit_code == 0
+    assert (asked[-1].method, asked[-1].url.path) == ("DELETE", "/api/v1/node-tokens/join_1")

@@ -13,8 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tangram_client import AsyncClient, Client
 from tangram_client._core import ApiCall, ApiResponse
 from tangram_client._short_calls import AsyncShortCalls, ShortCalls
+from tests.ports import free_port
 
 Ask = Callable[..., ApiResponse]
 
@@ -69,6 +71,22 @@ def server() -> Iterator[str]:
     yield f"http://127.0.0.1:{httpd.server_address[1]}/base"
     httpd.shutdown()
     httpd.server_close()
+
+
+def test_a_gateway_that_is_gone_or_says_nothing_is_left_for_the_next_one(server: str) -> None:
+    base = server.removesuffix("/base")
+    urls = [f"http://127.0.0.1:{free_port()}/gone", f"{base}/silent", f"{base}/base"]
+
+    with Client(urls, "tgm_t") as client:
+        assert client.status()["path"] == "/base/api/v1/status"
+        port = client.status()["port"]
+        assert client.status()["port"] == port
+
+    async def ask() -> str:
+        async with AsyncClient(urls, "tgm_t") as client:
+            return str((await client.status())["path"])
+
+    assert asyncio.run(ask()) == "/base/api/v1/status"
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -165,3 +183,60 @@ def test_threads_share_connections(server: str) -> None:
     assert len(ports) == 80
     assert len(set(ports)) <= 4
     calls.close()
+
+
+def _answering(*pieces: bytes) -> socket.socket:
+    """Answer the first connection with ``pieces``, then close it."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            for each in pieces:
+                connection.sendall(each)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listening
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n[1",
+            b"\r\n1\r\n]\r\n0\r\n\r\n",
+        ),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n[1]"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[1]",),
+    ],
+    ids=["in chunks", "after a provisional one", "until the connection ends"],
+)
+def test_an_answer_of_any_form_is_read_whole(connect: Any, pieces: tuple[bytes, ...]) -> None:
+    with _answering(*pieces) as server:
+        answer = connect(f"http://127.0.0.1:{server.getsockname()[1]}")(a_call())
+    assert (answer.status, answer.json()) == (200, [1])
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[1",), (b"SSH-2.0-x\r\n",)],
+    ids=["cut off", "no HTTP"],
+)
+def test_a_broken_answer_is_a_transport_error(connect: Any, pieces: tuple[bytes, ...]) -> None:
+    with _answering(*pieces) as server, pytest.raises(httpx.TransportError):
+        connect(f"http://127.0.0.1:{server.getsockname()[1]}")(a_call())
+
+
+def test_a_silent_server_is_a_read_timeout(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tangram_client._core.ANSWER_SECONDS", 0.005)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(httpx.ReadTimeout):
+        connect(f"http://127.0.0.1:{server.getsockname()[1]}")(a_call())
+
+
+@pytest.mark.parametrize(
+    "call", [a_call(path="/a b"), a_call(headers={"Idempotency-Key": "k\r\nHost: x"})]
+)
+def test_nothing_is_added_to_a_request(connect: Any, server: str, call: ApiCall[Any]) -> None:
+    with pytest.raises(ValueError, match=r"path of the API|line break"):
+        connect(server)(call)

@@ -20,12 +20,14 @@ MEMBERS = {
     "restart", "security_opt", "stop_grace_period", "user", "volumes",
 }  # fmt: skip
 #: Read by uvicorn, not by us.
-FOREIGN = {"FORWARDED_ALLOW_IPS"}
+FOREIGN = {"FORWARDED_ALLOW_IPS", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 #: What each part gets where compose has an answer of its own, or what is no concern of a container.
 NOT_TAKEN = {
     "TANGRAM_HOME", "TANGRAM_DEBUG", "TANGRAM_SECRETS_DIRECTORY", "TANGRAM_DOCKER_", "TANGRAM_API_SECRET_",
     "TANGRAM_ENVIRONMENT_", "TANGRAM_DISK_", "TANGRAM_REDIS_PACKAGE", "TANGRAM_ROLLOUT_WORKER",
     "TANGRAM_APPTAINER_",  # the image has bubblewrap, not Apptainer
+    # All parts of compose have one password of Redis: nodes have no users, and join by no token.
+    "TANGRAM_REDIS_USERS", "TANGRAM_JOIN_REDIS_URL",
 }  # fmt: skip
 
 
@@ -87,8 +89,8 @@ def test_the_roles_are_those_of_the_workers() -> None:
     text = (ROOT / "tangram_web" / "celery.py").read_text()
     known = set(re.findall(r"^    \"(\w+)\": _\w+,$", text, re.MULTILINE))
     roles = {SERVICES[name]["environment"].get("TANGRAM_ROLE") for name in OURS} - {None}
-    # The projector keeps the fleets, unless a worker with the role `fleets` does (docs/decisions/0174).
-    assert roles == known - {"fleets"}
+    # The projector keeps fleets and node groups, unless workers with these roles do (docs/decisions/0174).
+    assert roles == known - {"fleets", "groups"}
     assert "projector" in roles
 
 

@@ -12,6 +12,7 @@ import pytest
 from domain.errors import InvalidRequest
 from domain.ids import ResourceId
 from domain.ports import DriverContext, UnitUse
+from managers.common.visible_gpus import chosen_gpus
 from managers.gpu.engines.leftovers import VARIABLE, label_of, left_by
 from managers.gpu.ledger import ChunkLedger
 from managers.gpu.probe import NvmlMeter, inventory_of, probe_gpu, read_gpus
@@ -89,6 +90,14 @@ def test_declared_gpus_are_counted_and_shown_as_declared() -> None:
     assert (inventory.capacity, inventory.groups) == (3000, ((0, 1, 2),))
     assert inventory.oversubscribed
     assert inventory.memory_bytes == 1000
+
+
+def test_gpus_that_an_engine_granted_keep_their_numbers_and_the_others_are_not_read() -> None:
+    nvml = FakeNvml({"minor": 0}, {"minor": 1}, {"minor": 2, "pids": (17,)}, {"minor": 3})
+    gpus = read_gpus(nvml, chosen=chosen_gpus("nvml:0, GPU-3"))
+    assert [(gpu.number, gpu.trouble) for gpu in gpus] == [(0, ""), (3, "")]
+    ledger = ChunkLedger(ResourceId("gpu:n1"), inventory_of(gpus))
+    assert ledger.allocate("a", 2000).units == (0, 3)
 
 
 def test_an_operator_may_declare_that_there_are_none() -> None:

@@ -11,7 +11,6 @@ import pytest
 from domain.action import Outcome
 from managers.cpu.memory_groups import (
     LEAST_BYTES,
-    GroupUse,
     MemoryLimits,
     describe_kills,
     open_memory_groups,
@@ -39,12 +38,12 @@ def test_a_declaration_is_the_limit_and_never_below_what_a_shell_needs() -> None
 
 
 def test_a_kill_names_the_limit_that_was_reached() -> None:
-    own = describe_kills(GroupUse(GIB, 2), GIB)
+    own = describe_kills(2, GIB, GIB)
     assert own == (
         f"the kernel killed 2 times for lack of memory: the environment may use {GIB} bytes,"
         " declare a higher environment.memory_bytes"
     )
-    assert "all environments of this node together" in describe_kills(GroupUse(9, 1), GIB)
+    assert "all environments of this node together" in describe_kills(1, 9, GIB)
 
 
 def test_a_machine_without_the_memory_controller_says_so(tmp_path: Path) -> None:
@@ -60,6 +59,12 @@ def test_a_group_that_takes_no_process_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("4:memory:/\n")
     (tmp_path / "tree").mkdir()
     with pytest.raises(OSError, match="tangram-x"):
+        open_memory_groups("tangram-x", GIB, proc=tmp_path)
+
+
+def test_a_job_of_slurm_makes_no_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(OSError, match="those of job 7 are Slurm's"):
         open_memory_groups("tangram-x", GIB, proc=tmp_path)
 
 

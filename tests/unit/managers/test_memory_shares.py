@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from domain.errors import InvalidRequest
 from domain.inventory import ResourceInventory
 from domain.ports import DriverContext
-from managers.common.memory_shares import MemoryShares, memory_shares, real_memory_bytes
+from managers.common.memory_shares import (
+    MemoryShares,
+    limits_above,
+    memory_shares,
+    real_memory_bytes,
+)
 from managers.cpu.probe import probe_memory
 from managers.gpu.probe import probe_gpu
 
@@ -83,3 +88,24 @@ def test_a_node_with_gpus_offers_to_environments_what_services_leave(tmp_path: P
 
     beside = DriverContext("n1", tmp_path, {"gpu": gpu}, context.settings)
     assert probe_memory(beside) == ResourceInventory(real_memory_bytes() - 4096)
+
+
+def test_the_limit_of_a_job_is_that_of_a_group_above_its_process() -> None:
+    version_2 = limits_above("0::/system.slice/slurmstepd.scope/job_7/step_batch/user/task_0\n")
+    assert Path("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/memory.max") in version_2
+    assert version_2[-1] == Path("/sys/fs/cgroup/memory.max")
+
+    version_1 = limits_above("5:devices:/\n4:memory:/slurm_n1/uid_0/job_1\n")
+    root = Path("/sys/fs/cgroup/memory")
+    assert version_1 == [
+        root / below / "memory.limit_in_bytes"
+        for below in ("slurm_n1/uid_0/job_1", "slurm_n1/uid_0", "slurm_n1", "")
+    ]
+
+
+def test_the_smallest_limit_counts(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\n")
+    for name, text in {"task": "max\n", "job": "4096\n", "all": "8192\n"}.items():
+        (tmp_path / name).write_text(text)
+    limits = [tmp_path / name for name in ("task", "job", "all", "missing")]
+    assert real_memory_bytes(tmp_path / "meminfo", limits) == 4096

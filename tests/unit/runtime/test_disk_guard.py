@@ -60,6 +60,16 @@ async def test_work_is_refused_while_space_is_short_and_taken_afterwards(
     assert (refusals[1:], guard.refusal, users.cleared) == ([""], "", [])
 
 
+@pytest.mark.parametrize(("free_gib", "seconds"), [(10, 1.0), (20, 3.0), (200, 5.0)])
+async def test_the_next_look_is_before_a_fast_writer_can_have_come_near_a_floor(
+    monkeypatch: pytest.MonkeyPatch, free_gib: int, seconds: float
+) -> None:
+    guard = a_guard(Environments(), monkeypatch, [])
+    large = DiskSpace("/data", 2**40, free_gib * 2**30, 0, 0)
+    monkeypatch.setattr(disk_guard, "read_space", lambda _: [large])
+    assert await guard.look() == seconds
+
+
 async def test_the_largest_writer_of_a_full_disk_is_ended_and_its_neighbour_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

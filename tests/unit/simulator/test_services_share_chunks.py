@@ -87,6 +87,7 @@ def test_restores_from_host_memory_cost_little_beside_a_static_placement(seed: i
     assert result.whole.act.mean <= 1.4 * static
 
 
+@pytest.mark.cpu_seconds(0.6)
 @pytest.mark.parametrize("load", [0.5, 0.65, 0.8])
 def test_turns_are_never_worse_than_order_of_arrival(load: float):
     calls = arrivals(4, load)

@@ -14,13 +14,13 @@ def test_waits_double_up_to_the_longest():
     assert [backoff.after(0.1) for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_wait_starts_over_after_a_long_life():
+def test_a_child_that_was_healthy_starts_again_at_once():
     backoff = Backoff(healthy_seconds=60.0)
     backoff.after(1.0)
     backoff.after(1.0)
 
-    assert backoff.after(61.0) == backoff.first_seconds
-    assert backoff.deaths == 1
+    assert backoff.after(61.0) == 0.0
+    assert backoff.after(1.0) == backoff.first_seconds
 
 
 @given(st.integers(min_value=1, max_value=5000))

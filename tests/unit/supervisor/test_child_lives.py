@@ -77,6 +77,7 @@ async def test_kill_ends_a_stop_that_waits(make_child):
     await asyncio.wait_for(stopping, 120)
 
 
+@pytest.mark.cpu_seconds(0.5)  # three starts of Python
 async def test_dead_child_starts_again_and_says_so(make_child, announced):
     again = asyncio.Event()
 

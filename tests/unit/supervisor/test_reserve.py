@@ -63,6 +63,22 @@ def test_a_reserve_of_nothing_makes_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("free_mib", "seconds"), [(100, 0.25), (8192, 2.0), (10**6, 5.0)])
+async def test_it_looks_again_before_a_fast_writer_can_have_filled_the_disk(
+    disk: Disk, tmp_path: Path, announce: Callable[[str], None], free_mib: int, seconds: float
+) -> None:
+    reserve, disk.free_mib = Reserve(tmp_path, announce, 0), free_mib
+    pauses: list[float] = []
+
+    async def pause(given: float) -> None:
+        pauses.append(given)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await reserve.keep(lambda: None, pause)
+    assert pauses == [seconds]
+
+
 async def test_a_reserve_that_cannot_be_made_ends_nothing(
     disk: Disk, tmp_path: Path, announce: Callable[[str], None], announced: list[str]
 ) -> None:

@@ -1,0 +1,125 @@
+"""With an object store, large files pass no web process, and a snapshot has a copy beyond its node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.runtime.gateway import relaying
+from scheduler.runtime.gateway.endpoints import files
+from scheduler.runtime.object_store.objects import FILES, SNAPSHOTS
+from scheduler.runtime.object_store.s3_objects import S3Objects
+from scheduler.runtime.object_store.store_address import parse_bucket
+from tangram_client import NotFound, _file_calls
+from tests.conformance.object_store import BUCKET, s3_server
+from tests.integration.runtime.rig import Rig
+from tests.integration.runtime.test_forks import prepared
+
+LARGE = os.urandom(1024) * (_file_calls.DIRECT_BYTES // 1024) + b"end"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def store(s3: str, monkeypatch: pytest.MonkeyPatch) -> S3Objects:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    return S3Objects(parse_bucket(f"s3://{BUCKET}?endpoint={s3}"))
+
+
+@pytest.fixture
+def through_web(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directions of contents that passed the web process."""
+    passed: list[str] = []
+    upload, relay = files._upload, relaying.relay
+
+    async def uploaded(request: Any) -> Any:
+        if int(request.header(b"content-length") or "1"):
+            passed.append("up")
+        return await upload(request)
+
+    async def relayed(*args: Any) -> None:
+        passed.append("down")
+        await relay(*args)
+
+    monkeypatch.setattr(files, "_upload", uploaded)
+    monkeypatch.setattr(files, "relay", relayed)
+    return passed
+
+
+async def listed(store: S3Objects, area: str) -> list[str]:
+    return [each.key async for each in store.list(area)]
+
+
+async def restarted(rig: Rig, store: S3Objects) -> None:
+    rig.web_objects = rig.node_objects = store
+    await rig.stop_node()
+    await rig.start_node()
+
+
+async def test_large_files_and_snapshots_are_in_the_store(
+    rig: Rig, store: S3Objects, tmp_path: Path, through_web: list[str]
+) -> None:
+    local, back = tmp_path / "large", tmp_path / "back"
+    local.write_bytes(LARGE)
+    await restarted(rig, store)
+    async with rig.served() as client, client.trajectory("t1", task="t") as trajectory:
+        await trajectory.files.upload(local, "large")
+        written = await trajectory.files.stat("large")
+        await trajectory.files.download("large", back)
+        assert through_web == []
+        with pytest.raises(NotFound):
+            await trajectory.files.download("missing", back)
+
+        through_web.clear()
+        local.write_bytes(b"small")
+        await trajectory.files.upload(local, "small")
+        await trajectory.files.download("small", tmp_path / "small")
+        assert through_web == ["up", "down"]
+
+    assert written.size_bytes == len(LARGE)
+    assert back.read_bytes() == LARGE
+    assert [key.split("/")[:2] for key in await listed(store, FILES)] == [[FILES, "default"]]
+
+    async with rig.client() as http:
+        await prepared(http)
+        taken = await http.post("/trajectories/trj-1/snapshots", json={"name": "kept"})
+        assert taken.status_code == 201, taken.text
+        assert rig.worker is not None
+        await rig.worker._forks.copies.settled()
+        assert len(await listed(store, SNAPSHOTS)) == 1
+        unknown = await http.put(f"/trajectories/trj-1/files?path=a&stored={'0' * 64}")
+        wrong = await http.put("/trajectories/trj-1/files?path=a&stored=../a")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "no_object")
+    assert (wrong.status_code, wrong.json()["errors"][0]["pointer"]) == (422, "/sha256")
+
+
+async def test_what_cannot_pass_the_store_passes_the_web_process(
+    rig: Rig, store: S3Objects, tmp_path: Path, through_web: list[str]
+) -> None:
+    """No store at all, none at the node, and one that this client does not reach."""
+    local = tmp_path / "large"
+    local.write_bytes(LARGE)
+    unreached = S3Objects(parse_bucket(f"s3://{BUCKET}?endpoint=http://127.0.0.1:9"), retries=0)
+    stores = ((None, None), (store, None), (unreached, store))
+    for number, (web, node) in enumerate(stores):
+        rig.web_objects, rig.node_objects = web, node
+        await rig.stop_node()
+        await rig.start_node()
+        async with rig.served() as client, client.trajectory(f"t{number}", task="t") as trajectory:
+            back = tmp_path / "back"
+            await trajectory.files.upload(local, "large")
+            await trajectory.files.download("large", back)
+            assert client in _file_calls.WITHOUT_STORE
+            assert back.read_bytes() == LARGE
+            back.unlink()
+        assert through_web == ["up", "down"]
+        through_web.clear()
