@@ -73,10 +73,10 @@ def _copy(source: Path, target: Path) -> str:
 
 def calls(directory: Path, verb: str = "") -> list[dict[str, Any]]:
     """Return the recorded calls: ``argv`` without the program, ``env``, ``cwd``."""
-    parts: dict[str, str] = {}
-    for path in sorted((directory / "calls").glob("*")):
-        parts[path.stem] = parts.get(path.stem, "") + path.read_text()
-    found = [json.loads(text) for text in parts.values()]
+    found = []
+    for done in sorted((directory / "calls").glob("*.done")):  # not one that is being written
+        parts = sorted(done.parent.glob(f"{done.stem}.[0-9]*"))
+        found.append(json.loads("".join(path.read_text() for path in parts)))
     return [each for each in found if not verb or each["argv"][:1] == [verb]]
 
 
@@ -108,6 +108,7 @@ def _record(folder: Path, call: str) -> None:
     name = f"{time.time_ns()}-{os.getpid()}"
     for number, start in enumerate(range(0, len(call), _PART_BYTES)):
         (folder / f"{name}.{number:02}").write_text(call[start : start + _PART_BYTES])
+    (folder / f"{name}.done").touch()
 
 
 def _say(text: str) -> None:

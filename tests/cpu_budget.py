@@ -32,6 +32,8 @@ _MANY: Final = 500
 _REFERENCE_SECONDS: Final = 0.0142
 _RUNS: Final = 3
 _PROPERTY: Final = "cpu_seconds"
+#: The property of a test that passed and used more than its limit.
+OVER_LIMIT: Final = "over_cpu_limit"
 _SHOWN: Final = 20
 _UNIT_TESTS = ROOT / "tests" / "unit"
 
@@ -115,6 +117,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             report.user_properties.append((_PROPERTY, used))
             if used > limit:
                 report.outcome = "failed"
+                report.user_properties.append((OVER_LIMIT, True))
                 report.longrepr = (
                     f"uses {used:.2f} s of CPU time, above {limit:.2f} s: make it smaller, "
                     "or mark it slow, which leaves it out of `make test`"

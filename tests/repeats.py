@@ -3,8 +3,9 @@
 A test of real processes can fail because the machine was busy with the other tests of its part. A repeat without these
 tells a wrong program from a slow machine: what fails alone fails the run, and what passes is named in the last line of
 the run. Unit and architecture tests are never repeated, and neither are many failed tests, a failed check, or a run that
-broke off (docs/decisions/0171). One exception: what an earlier test left open is found when memory is freed, in whichever
-test that is. A pytest plugin, named in pyproject.toml.
+broke off (docs/decisions/0171). Two exceptions: what an earlier test left open is found when memory is freed, in whichever
+test that is, and CPU time above a limit, which busy neighbours on the same core add to. A pytest plugin, named in
+pyproject.toml.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Final
 
 import pytest
 
+from tests.cpu_budget import OVER_LIMIT
+
 #: More failed tests than these are not repeated.
 MOST: Final = 8
 #: Tests of these folders depend on nothing that is slow.
@@ -26,15 +29,16 @@ _NEVER: Final = ("tests/unit/", "tests/architecture/")
 _LEFT_BEHIND: Final = ("PytestUnraisableExceptionWarning", "multiple unraisable exception warnings")
 
 _failed: dict[str, None] = {}  # in the order of their failures
-_left_behind: set[str] = set()
+#: Those of them whose failure says nothing about their own code.
+_excused: set[str] = set()
 
 
-def repeatable(failed: Collection[str], left_behind: Collection[str] = ()) -> bool:
+def repeatable(failed: Collection[str], excused: Collection[str] = ()) -> bool:
     """Say whether a run that failed for these tests alone is repeated for them.
 
-    ``left_behind``: those of them that failed for an object of an earlier test.
+    ``excused``: those of them that failed for an object of an earlier test, or for their CPU time.
     """
-    own = [nodeid for nodeid in failed if nodeid not in left_behind]
+    own = [nodeid for nodeid in failed if nodeid not in excused]
     return 0 < len(failed) <= MOST and not any(nodeid.startswith(_NEVER) for nodeid in own)
 
 
@@ -54,8 +58,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             sys.stderr.write(f"\n{report.nodeid} failed after {report.duration:.0f} s{said}\n")
         _failed[report.nodeid] = None
         crash = getattr(report.longrepr, "reprcrash", None)
-        if crash is not None and any(each in crash.message for each in _LEFT_BEHIND):
-            _left_behind.add(report.nodeid)
+        is_left_behind = crash and any(each in crash.message for each in _LEFT_BEHIND)
+        if is_left_behind or (OVER_LIMIT, True) in report.user_properties:
+            _excused.add(report.nodeid)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -73,5 +78,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     only_tests = session.exitstatus == pytest.ExitCode.TESTS_FAILED and not os.environ.get(
         "TANGRAM_FAILED_CHECKS"
     )
-    again = only_tests and repeatable(_failed, _left_behind)
+    again = only_tests and repeatable(_failed, _excused)
     path.write_text("".join(f"{each}\n" for each in _failed) if again else "")

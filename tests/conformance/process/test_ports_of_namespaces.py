@@ -62,7 +62,8 @@ def start() -> Iterator[Start]:
     yield begin
     for process in running:
         for pid in _below(process.pid):
-            os.kill(pid, 9)
+            with suppress(ProcessLookupError):  # it ended with one that was killed before it
+                os.kill(pid, 9)
         process.kill()
         process.communicate()
 

@@ -99,7 +99,7 @@ async def test_all_parts_are_measured_over_http(
         words = [
             "--url", f"{first}/v1", "--url", second, "--engine", dialect, "--slots", "4",
             "--name", "card", "--batches", "1", "2", "--contexts", "64", "512", "--prefills", "512",
-            "--tokens", "64", "--moved-tokens", "2048", "--order-tokens", "2048",
+            "--tokens", "256", "--moved-tokens", "2048", "--order-tokens", "2048",
         ]  # fmt: skip
         card = rollout_card.Card(rollout_card.read_options(words), tmp_path)
         await rollout_card.run(card)
