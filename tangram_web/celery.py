@@ -56,6 +56,7 @@ from scheduler.runtime.hosted_thread import HostedThread, in_event_loop  # noqa:
 from tangram_web.lib import bus, oom_scores  # noqa: E402
 from tangram_web.lib.garbage import collect_rarely  # noqa: E402
 from tangram_web.lib.jobs import QUEUE, stopping, visibility_seconds  # noqa: E402
+from tangram_web.lib.signal_wakeups import wake_on_signals  # noqa: E402
 
 Work = Callable[[Event], None]
 
@@ -107,6 +108,7 @@ def _register_calmly(self: Any, connection: Any, loop: Any) -> None:
     """Register without the look of each second at queues that expire: without remote control there are none."""
     _register(self, connection, loop)  # type: ignore[no-untyped-call]
     self.cycle._binding_expiry_tref.cancel()
+    wake_on_signals(loop)
 
 
 transport.Transport.register_with_event_loop = _register_calmly  # type: ignore[method-assign]

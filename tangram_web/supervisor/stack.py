@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tangram_web.lib import oom_scores
 from tangram_web.supervisor.address import ServerAddress
@@ -58,6 +58,9 @@ def webs(address: ServerAddress, environment: Mapping[str, str], count: int) -> 
     return [replace(first, name=name, command=command) for name in names]
 
 
+#: A node worker ends programs and services first, each with seconds of its own between SIGTERM and SIGKILL (`HostedThread`).
+NODE_GRACE_SECONDS: Final = 15.0
+
 #: Jobs run side by side in threads, so that none waits for another; other workers run none.
 _POOL_OF_JOBS = ("-P", "threads", "-c", "4")
 
@@ -104,7 +107,7 @@ def workers(
         return Workers([worker(roles, environment, "worker"), *of_nodes], [])
     (node,) = of_nodes
     joint = worker(f"node,{roles}", {**node.environment, **environment}, "worker")
-    return Workers([replace(joint, cpus=node.cpus)], [])
+    return Workers([replace(joint, cpus=node.cpus, grace_seconds=node.grace_seconds)], [])
 
 
 def nodes(
@@ -124,7 +127,7 @@ def nodes(
             own["TANGRAM_NODE_CPUS"] = declared
             own["TANGRAM_NODE_RESERVED_CPUS"] = ",".join(map(str, sorted(partition.shared)))
         program = worker("node", {**environment, **own}, f"node{suffix}")
-        programs.append(replace(program, cpus=partition.usable))
+        programs.append(replace(program, cpus=partition.usable, grace_seconds=NODE_GRACE_SECONDS))
     return programs
 
 

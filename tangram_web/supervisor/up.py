@@ -57,6 +57,7 @@ async def up(options: Options, console: Console) -> None:
         finally:
             console.waiting("ending all parts …")
             await supervisor.stop()
+            await asyncio.to_thread(_end_services, home, console)
             claim.release()
             placement.close()
             await cancelled(keeping)
@@ -151,6 +152,15 @@ async def prepare(home: DataFolder, setup: Program) -> Mapping[str, str]:
     access: Mapping[str, str] = json.loads(output)
     mark_schema_current(home, stack.ROOT)
     return access
+
+
+def _end_services(home: DataFolder, console: Console) -> None:
+    """End the services of node workers that were killed before they had ended them."""
+    from managers.gpu.engines.leftovers import end_left_by  # a start does not need it
+
+    count = sum(end_left_by(each) for each in (home.path / "nodes").glob("*/gpu"))
+    if count:
+        console.step(f"ended {count} processes of services that outlived their node worker")
 
 
 def _listen(stop: asyncio.Event, supervisor: Supervisor, console: Console) -> None:

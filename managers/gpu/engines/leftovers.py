@@ -41,6 +41,12 @@ def left_by(directory: Path) -> Callable[[int], bool]:
     return ours
 
 
+def end_left_by(directory: Path) -> int:
+    """Kill what a node worker of ``directory`` started for its services; return how many. Blocks until they have ended."""
+    path = directory / _KEY
+    return end_leftovers({VARIABLE: path.read_text()}) if path.exists() else 0
+
+
 def end_leftovers(label: dict[str, str]) -> int:
     """Kill the processes with ``label``; return their number. Blocks until they have ended."""
     found = list(_labelled(label))

@@ -21,7 +21,7 @@ from domain.ports import DriverContext, PrepareOrder, RunOrder, UnitUse
 from domain.services import Degree, Engine, GpuService, ServiceState, WarmUp
 from managers.gpu.driver import GpuDriver
 from managers.gpu.engines.fake import FakeEngineServer, FakeMemory
-from managers.gpu.engines.leftovers import label_of
+from managers.gpu.engines.leftovers import end_left_by, label_of
 from tests.architecture.tree import ROOT
 from tests.conformance.test_torch_engine import a_service
 from tests.fake_nvml import FakeNvml
@@ -86,6 +86,17 @@ async def test_processes_of_a_dead_predecessor_are_ended_before_the_node_joins(
     assert [each.mark for each in left] == ["1#1"]
     assert successor.residents() == ()
     await successor.close()
+
+
+@pytest.mark.slow
+async def test_services_of_a_killed_node_worker_are_ended_by_its_folder(
+    driver: GpuDriver, tmp_path: Path
+) -> None:
+    await driver.run(an_order("1", "a"), lambda: None)
+
+    assert await asyncio.to_thread(end_left_by, tmp_path) == 1
+    assert labelled(tmp_path) == []
+    assert end_left_by(tmp_path / "other") == 0
 
 
 @pytest.mark.slow
