@@ -85,6 +85,7 @@ def finish(tangram: Tangram, ids: list[str]) -> None:
         assert action["outcome"] == "completed", action
 
 
+@pytest.mark.long
 def test_a_command_family_becomes_slow(open_page: Open, tangram: Tangram) -> None:
     page = overview(open_page)
     for _ in range(6):

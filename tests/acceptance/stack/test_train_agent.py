@@ -20,7 +20,8 @@ from examples.agent_training.training_options import PARTS
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+#: Teaching its first model takes minutes of all cores; parts of the example are in tests/integration/training.
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1500)]
 
 #: One rank of an engine has the memory for six rollouts of 768 tokens, and not of 1,024; two ranks have it for 1,024.
 SIZES = [
@@ -172,7 +173,6 @@ def test_steps_are_taken_with_all_parts_and_engines_are_divided(run: Run) -> Non
     assert selector["switches"][-1]["why"] in shown
 
 
-@pytest.mark.long
 def test_training_goes_on_when_parts_are_killed(run: Run) -> None:
     of_this_one = f"TANGRAM_HOME={run.tangram.home}"
     run.start(steps=10)
