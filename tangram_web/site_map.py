@@ -21,6 +21,7 @@ from tangram_web.dashboard.views.export import export
 from tangram_web.dashboard.views.glossary import glossary
 from tangram_web.dashboard.views.gpu import gpu, gpu_past
 from tangram_web.dashboard.views.history import history
+from tangram_web.dashboard.views.node_tokens import node_tokens, revoke_node_token
 from tangram_web.dashboard.views.overview import overview
 from tangram_web.dashboard.views.queues import queues
 from tangram_web.dashboard.views.rerun import rerun
@@ -178,6 +179,9 @@ DETAILS: Final = [
          access=Access.SIGHT, view=fleets.fleet, template="fleets/one.html"),
     ConsolePage(name="parallelism:one", path="parallelism/<str:selector>/", section="parallelism:list",
          access=Access.SIGHT, view=parallelism.selector, template="parallelism/one.html"),
+    ConsolePage(name="dashboard:node-tokens", path="workers/tokens/", title="Join tokens",
+         purpose="Tokens by which new machines join as nodes.", section="dashboard:workers",
+         access=Access.ALL_PROJECTS, view=node_tokens, methods=BOTH),
     ConsolePage(name="operations:done", path="act/done/<int:entry_id>/", section="operations:operate",
          access=Access.MEMBERS, view=operations.done, template="operations/done.html"),
     ConsolePage(name="operations:verb", path="act/<str:kind>/<str:name>/", section="operations:operate",
@@ -260,6 +264,8 @@ BUTTONS: Final = [
          accounts.revoke),
         ("accounts:renew", "people/tokens/<slug:token_id>/renew", Access.MEMBERS,
          accounts.renew),
+        ("dashboard:revoke-node-token", "workers/tokens/<slug:token_id>/revoke", Access.ALL_PROJECTS,
+         revoke_node_token),
         ("accounts:end", "people/sessions/end", Access.SIGNED_IN, accounts.end),
     )
 ]  # fmt: skip

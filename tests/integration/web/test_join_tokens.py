@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import redis
+from django.contrib.auth import get_user_model
+from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -261,3 +263,81 @@ def test_a_revoked_node_has_no_user_and_joins_by_another_token_alone(
     assert join(token, digest=THEIRS).status_code == 200
     assert can_sign_in(redis_server, "gpu-1", "theirs")
     assert admin.post("/api/v1/nodes/gpu-9/revoke").status_code == 404
+
+
+@pytest.fixture
+def pages(defaults: None) -> Callable[..., Client]:
+    """Make browsers of administrators and of staff."""
+
+    def signed_in(*, admin: bool = True) -> Client:
+        make = get_user_model().objects.create_user
+        client = Client()
+        client.force_login(make(f"someone-{admin}", is_staff=True, is_superuser=admin))
+        return client
+
+    return signed_in
+
+
+PAGE = "/workers/tokens/"
+FILLED = {"names": "prefix", "name": "gpu-", "pool": "default", "uses": "3", "seconds": "600"}
+
+
+def test_the_page_shows_a_new_token_once_with_the_command_of_the_machine(
+    pages: Callable[..., Client], keeper: None
+) -> None:
+    browser = pages()
+    made = browser.post(PAGE, FILLED)
+    text = made.content.decode()
+    assert made.status_code == 200, text
+    stored = JoinToken.objects.get()
+    assert (stored.node, stored.is_prefix, stored.pool, stored.uses) == ("gpu-", True, "default", 3)
+    assert f"TANGRAM_JOIN_TOKEN={made.context['raw']} TANGRAM_NODE=gpu-1 " in text
+    assert join(made.context["raw"], "gpu-7").status_code == 200
+
+    browser.post(f"{PAGE}{stored.public_id}/revoke")
+    listed = browser.get(PAGE)
+    assert made.context["raw"] not in listed.content.decode()
+    assert listed.context["hindrance"] == ""
+    assert [useless for _, useless in listed.context["tokens"]] == ["was revoked"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({"name": ""}, "name", "give the name"),
+        ({"names": ""}, "names", "choose what the name is for"),
+        ({"name": "gpu 1"}, "name", "gpu 1"),
+        ({"names": "node"}, "uses", "a token for one node has one use"),
+        ({"uses": "0"}, "uses", "greater than or equal to 1"),
+        ({"pool": "none"}, "pool", "not one of the available"),
+    ],
+)
+def test_a_refused_token_is_explained_at_its_field(
+    pages: Callable[..., Client], guarded: object, wrong: dict[str, str], field: str, said: str
+) -> None:
+    answer = pages().post(PAGE, FILLED | wrong)
+    assert answer.status_code == 422
+    assert said in " ".join(answer.context["form"].errors[field])
+    assert not JoinToken.objects.exists()
+
+
+def test_the_page_says_why_no_machine_can_join(
+    pages: Callable[..., Client], redis_bus: object
+) -> None:
+    browser = pages()
+    assert "nodes have no users of Redis here" in browser.get(PAGE).context["hindrance"]
+    answer = browser.post(PAGE, FILLED)
+    assert answer.status_code == 422
+    assert "nodes have no users of Redis here" in answer.content.decode()
+
+
+def test_staff_read_join_tokens_and_neither_create_nor_revoke_them(
+    pages: Callable[..., Client], guarded: object
+) -> None:
+    token, _ = join_tokens.join_token_create(actor=SYSTEM)
+    browser = pages(admin=False)
+    assert f'action="{PAGE}' not in browser.get(PAGE).content.decode()
+    assert browser.post(PAGE, FILLED).status_code == 403
+    assert browser.post(f"{PAGE}{token.public_id}/revoke").status_code == 403
+    token.refresh_from_db()
+    assert (token.revoked_at, JoinToken.objects.count()) == (None, 1)
