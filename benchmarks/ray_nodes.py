@@ -1,6 +1,8 @@
 """ray_nodes: how long it takes until node workers on a Ray cluster are ready, replaced after the loss of a machine, and gone.
 
-    python -m benchmarks.ray_nodes --nodes 8
+    python -m benchmarks.ray_nodes --nodes 8 [--declared]
+
+``--declared``: the group is applied as configuration, and the keeper of node groups launches it, replaces what is lost and ends it.
 
 Target: 8 nodes ready within 20 s after Ray has the machines. All machines are raylets on this one, so its cores are shared by as many
 actors and node workers as there are nodes: on a cluster each machine starts one. The CPU seconds are those of the whole machine.
@@ -30,18 +32,22 @@ def _cpu_seconds() -> float:
     return busy / os.sysconf("SC_CLK_TCK")
 
 
-def measure(nodes: int, directory: Path) -> dict[str, float]:
+def measure(nodes: int, directory: Path, *, declared: bool) -> dict[str, float]:
     """Return seconds until all nodes are ready, until one is replaced, and until none is left."""
     running = RayNodes(directory, machines=nodes + 1)
     try:
         running.start()
         running.instances()  # connected, as a keeper is
         began, busy = time.monotonic(), _cpu_seconds()
-        running.launch(nodes)
+        if declared:
+            running.declare(nodes)
+            until(lambda: len(running.ready_nodes()) == nodes)
+        else:
+            running.launch(nodes)
         ready, spent = time.monotonic() - began, _cpu_seconds() - busy
         listed = _timed(running.instances)
         lost, replaced = _lose(running)
-        ended = _timed(lambda: _end_all(running))
+        ended = _timed(lambda: _end_all(running, declared=declared))
     finally:
         running.stop()
     return {
@@ -68,10 +74,13 @@ def _lose(running: RayNodes) -> tuple[float, float]:
     return lost, time.monotonic() - began
 
 
-def _end_all(running: RayNodes) -> None:
+def _end_all(running: RayNodes, *, declared: bool) -> None:
     assert running.launcher is not None
-    for name in running.instances():
-        running.launcher.end(running.installation, running.group, name)
+    if declared:
+        running.declare(0)
+    else:
+        for name in running.instances():
+            running.launcher.end(running.installation, running.group, name)
     until(lambda: not running.instances())
 
 
@@ -85,11 +94,12 @@ def main() -> int:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--declared", action="store_true", help="let the keeper do it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ray-nodes-") as directory:
-        found = measure(options.nodes, Path(directory))
+        found = measure(options.nodes, Path(directory), declared=options.declared)
     print(json.dumps(found, indent=1))
-    store("ray_nodes", found)
+    store("ray_nodes-declared" if options.declared else "ray_nodes", found)
     return int(found["ready_seconds"] > TARGET_SECONDS)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,9 +25,6 @@ import psutil
 
 from benchmarks.record import quantiles, store
 from benchmarks.steady_trainers import SteadyTrainers
-from tangram_client import Client
-from tangram_client._calls import apply_config
-from tangram_web.supervisor import stack
 from tests.faults.audit import Audit
 from tests.faults.system import System
 
@@ -50,8 +46,7 @@ class Drill:
         """Start everything, the nodes too, and the trainers."""
         system = self.system
         system.start_only(*(name for name in system.parts if name != "redis"))
-        self.admin = _admin_token(system)
-        self._apply(_group(NODES, self._folder / "instances"))
+        self.system.apply(_group(NODES, self._folder / "instances"))
         until(lambda: len(self._ready()) == NODES, "nodes join")
         self.audit = Audit(system)
         urls = [each.url for each in system.addresses]
@@ -89,10 +84,10 @@ class Drill:
         for number in range(1, NODES + 1):
             node = f"{GROUP}-{number}"
             with self.replacing(node):
-                self._apply(_drain(node, drained=True))
+                self.system.apply(_drain(node, drained=True))
                 until(lambda node=node: not self.load.open_on[node], f"{node} is empty")  # type: ignore[misc]
                 self._replace_worker(node)
-                self._apply(_drain(node, drained=False))
+                self.system.apply(_drain(node, drained=False))
                 until(lambda node=node: self.load.open_on[node] > 0, f"{node} works")  # type: ignore[misc]
 
     def _replace_worker(self, node: str) -> None:
@@ -128,8 +123,8 @@ class Drill:
 
     def end(self) -> None:
         """End the nodes of the group, then everything."""
-        if hasattr(self, "admin") and self.system["web"].alive:
-            self._apply(_group(0, self._folder / "instances"))
+        if self.system["web"].alive:
+            self.system.apply(_group(0, self._folder / "instances"))
             until(
                 lambda: not any(_worker_of(f"{GROUP}-{n}", self.system) for n in (1, NODES)),
                 "nodes end",
@@ -143,10 +138,6 @@ class Drill:
             return []
         return [each["name"] for each in nodes if each["state"] == "ready"]
 
-    def _apply(self, text: str) -> None:
-        with Client(self.system.address.url, self.admin) as client:
-            client.send(apply_config(text))
-
 
 def _group(count: int, folder: Path) -> str:
     options = f"{{folder: {folder}, own_cores: 'false'}}"
@@ -159,14 +150,6 @@ def _group(count: int, folder: Path) -> str:
 def _drain(node: str, *, drained: bool) -> str:
     spec = "{drained: true, finishing: true}" if drained else "{drained: false}"
     return f"apiVersion: tangram/v1\nkind: Node\nmetadata: {{name: {node}}}\nspec: {spec}\n"
-
-
-def _admin_token(system: System) -> str:
-    command = (sys.executable, "manage.py", "token", "--name", "drill", "--scope", "admin")
-    return subprocess.run(
-        command, cwd=stack.ROOT, env={**os.environ, **system.environment}, check=True,
-        capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
 
 
 def _worker_of(node: str, system: System) -> int | None:

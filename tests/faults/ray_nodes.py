@@ -37,9 +37,11 @@ class RayNodes:
             self.machines.add(
                 f"m{number}", num_cpus=2, resources={"tangram": 1}, env_vars={"HOME": str(home)}
             )
-        self.system = System(
-            directory, nodes=0, environment={"TANGRAM_SECRET_KEY": "of a test, " * 8}
-        )
+        given = {
+            "TANGRAM_SECRET_KEY": "of a test, " * 8,
+            "TANGRAM_INSTALLATION": self.installation,
+        }
+        self.system = System(directory, nodes=0, environment=given, tcp=True)
         self.launcher: RayLauncher | None = None
 
     def start(self) -> None:
@@ -62,6 +64,17 @@ class RayNodes:
         for name in sorted(names):
             self.launcher.launch(self._order(name, self.spec))
         until(lambda: self.ready_nodes() == names)
+
+    def declare(self, count: int) -> None:
+        """Declare the group, which the keeper then brings to its size."""
+        spec = {"engine": "ray", "count": count, "cpus": 2, "options": self.spec.options}
+        document = {
+            "apiVersion": "tangram/v1",
+            "kind": "NodeGroup",
+            "metadata": {"name": self.group},
+            "spec": spec,
+        }
+        self.system.apply(json.dumps(document))
 
     def _order(self, name: str, spec: NodeGroupSpec) -> LaunchOrder:
         # Each machine keeps the state of its nodes in a home of its own.

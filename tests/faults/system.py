@@ -28,6 +28,8 @@ import redis
 
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.clients import connect
+from tangram_client import Client
+from tangram_client._calls import apply_config
 from tangram_web.supervisor import stack
 from tangram_web.supervisor.address import ServerAddress
 from tangram_web.supervisor.children import Program
@@ -66,10 +68,13 @@ class System:
         webs: int = 1,
         jobs: bool = False,
         proxied: bool = False,
+        tcp: bool = False,
         rollout_workers: int = 0,
         together: bool = False,
     ) -> None:
         """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb.
+
+        ``tcp``: the parts reach Redis by TCP with a password, as they do beside PostgreSQL, and not by a socket.
 
         ``together``: one part, worker, hosts the loop, the projector and the jobs, as with `up --together`.
         """
@@ -95,7 +100,7 @@ class System:
         self.postgres = postgres
         #: By name of the part behind it: redis, postgres.
         self.networks: dict[str, Network] = {}
-        if postgres is None or proxied:
+        if proxied or (postgres is None and not tcp):
             self._add(replace(server.program(), environment=environment or {}))
         else:
             self._use_tcp(server)
@@ -274,9 +279,22 @@ class System:
     @cached_property
     def operator(self) -> str:
         """A token with the scope to operate the whole system."""
-        command = (sys.executable, "manage.py", "token", "--name", "operator")
+        return self._new_token("operator", "read", "operate")
+
+    @cached_property
+    def admin(self) -> str:
+        """A token with the scope to change everything."""
+        return self._new_token("admin", "admin")
+
+    def apply(self, text: str) -> None:
+        """Apply documents of the configuration."""
+        with Client(self.address.url, self.admin) as client:
+            client.send(apply_config(text))
+
+    def _new_token(self, name: str, *scopes: str) -> str:
+        command = (sys.executable, "manage.py", "token", "--name", name)
         made = subprocess.run(
-            (*command, "--scope", "read", "--scope", "operate"), cwd=stack.ROOT, check=True,
+            (*command, *(word for scope in scopes for word in ("--scope", scope))), cwd=stack.ROOT, check=True,
             env={**os.environ, **self._common}, capture_output=True, text=True,
         )  # fmt: skip
         return made.stdout.strip()
