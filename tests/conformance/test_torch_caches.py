@@ -243,6 +243,7 @@ def test_numbers_that_were_changed_on_their_way_are_refused(workers) -> None:
     assert two.cached() == {}
 
 
+@pytest.mark.long
 def test_a_worker_of_other_weights_refuses_even_with_the_same_version(source, tmp_path) -> None:
     other = write_config(tmp_path, rms_norm_eps=1e-5)
     with TorchWorker(source) as one, TorchWorker(other) as two:
@@ -254,6 +255,7 @@ def test_a_worker_of_other_weights_refuses_even_with_the_same_version(source, tm
         assert (refused.status_code, "weights: the cache" in refused.text) == (409, True)
 
 
+@pytest.mark.long
 def test_caches_are_bounded_and_the_one_unused_for_longest_is_dropped(source) -> None:
     room = 3 * 47 * TOKEN_BYTES
     with TorchWorker(source, "--cache-bytes", str(room)) as one, TorchWorker(source) as two:
@@ -366,6 +368,7 @@ def test_new_weights_wait_for_running_answers_otherwise(workers) -> None:
     assert not any("aborted" in line for line in rest)
 
 
+@pytest.mark.long
 def test_a_client_that_is_gone_frees_its_place_and_leaves_the_former_cache(source) -> None:
     with TorchWorker(source, "--at-once", "1") as one:
         again = begun(one)
@@ -404,6 +407,7 @@ def test_a_transfer_waits_for_no_running_answer(source) -> None:
     assert "data: [DONE]" in rest
 
 
+@pytest.mark.long
 def test_caches_of_models_that_a_service_divides_are_those_of_the_undivided_one(source) -> None:
     """On the processor the devices are all the same; layers, names and weights are what is compared."""
     with TorchWorker(source) as one, TorchWorker(source, "--gpus", "2") as two:

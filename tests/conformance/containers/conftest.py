@@ -15,8 +15,11 @@ from managers.cpu.containers import ContainerDriver, survey
 from managers.cpu.containers.environment_store import Site
 from managers.cpu.egress.proxy import EgressProxy
 from tests.docker_engine import IMAGE, DockerEngine, missing_programs, unmount_below
+from tests.tiers import by_tier
 
 WAYS = ("direct", "api")
+#: The conformance suite of drivers tries both in every run, the other tests that of production alone but with `--long`.
+WAYS_OF_TIER = by_tier(WAYS[:1], WAYS[:1], WAYS)
 _TRY = survey._try
 
 
@@ -112,7 +115,7 @@ async def _do_nothing(*_: object) -> None:
     """What a dead driver does."""
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=WAYS_OF_TIER)
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

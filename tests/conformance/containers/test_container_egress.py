@@ -14,7 +14,7 @@ from domain.ids import TrajectoryKey
 from domain.ports import RunReport
 from managers.cpu.containers import ContainerDriver
 from managers.cpu.egress.proxy import EgressProxy
-from tests.conformance.containers.conftest import WAYS, a_driver
+from tests.conformance.containers.conftest import WAYS_OF_TIER, a_driver
 from tests.conformance.containers.test_container_warm import until_ready
 from tests.conformance.driver import TRAJECTORY, an_order
 from tests.conformance.egress import (
@@ -36,7 +36,7 @@ __all__ = ["origin", "secure"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS_OF_TIER)
 class TestEgressOfContainers(EgressConformance):
     @pytest.fixture(autouse=True)
     def place(self, engine: DockerEngine, tmp_path: Path, way: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from domain.action import EnvironmentSpec
 from domain.ports import RunOrder
 from managers.cpu.containers import ContainerDriver, docker_engine
-from tests.conformance.containers.conftest import WAYS, a_driver
+from tests.conformance.containers.conftest import WAYS_OF_TIER, a_driver
 from tests.conformance.containers.test_container_lifetimes import owned
 from tests.conformance.driver import TRAJECTORY, an_order
 from tests.docker_engine import DockerEngine
@@ -20,7 +20,7 @@ from tests.docker_engine import DockerEngine
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=WAYS_OF_TIER)
 async def driver(
     engine: DockerEngine, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[ContainerDriver]:
@@ -105,7 +105,7 @@ async def test_one_that_died_while_it_waited_is_not_taken(
     assert report.result.stdout == "fresh\n"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS_OF_TIER)
 async def test_as_many_as_the_pool_asks_for_now(
     engine: DockerEngine, tmp_path: Path, way: str
 ) -> None:

@@ -28,6 +28,8 @@ from tests.slurm_cluster import (
     skip_without_slurm,
 )
 
+#: As that of Ray: a cluster takes two minutes. What Slurm prints is read in tests/unit/managers/test_slurm_launcher.py.
+pytestmark = pytest.mark.long
 CGROUPS = has_control_groups()
 
 
@@ -218,7 +220,6 @@ def test_an_instance_that_its_time_limit_ends_soon_is_drained_and_replaced(
     assert list(steps(soon, NodeWork(drained=True)).end) == [name]
 
 
-@pytest.mark.long
 def test_slurm_asks_the_node_worker_alone_to_end_before_the_time_limit(
     group: Group, harness: SlurmHarness, cluster: SlurmCluster
 ):

@@ -85,7 +85,10 @@ class MovingFleet:
         """Have the trajectory be long, and wait until the scheduler decides to move its cache."""
         rig = self.rig
         await rig.until(
-            lambda found: all(each.moves is TransferAdapter.TORCH for each in found.values())
+            lambda found: (
+                len(found) == 2
+                and all(each.moves is TransferAdapter.TORCH for each in found.values())
+            )
         )
         rig.tell(_drained(True))
         await rig.until(lambda found: found["w2"].drained)

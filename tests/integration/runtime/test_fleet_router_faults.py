@@ -309,6 +309,7 @@ async def _ask(address: str, body: dict[str, Any]) -> httpx.Response:
         return await client.post(CHAT, json=body)
 
 
+@pytest.mark.long
 async def test_generations_are_held_for_longer_than_a_renewal_lasts(
     fleet: KeeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ async def test_an_engine_that_dies_is_started_again_as_another_worker_and_says_w
     await own.until_held([0])
 
 
+@pytest.mark.long
 async def test_a_node_that_dies_loses_its_worker_to_another_node(own: OwnRig) -> None:
     own.declare(gpus=1)
     dead = await own.start_gpus("n1", gpus=1)

@@ -148,7 +148,7 @@ def ended_by_its_watchdog(url: str, keys: Keys, seconds: float) -> str:
     return led.stderr
 
 
-@pytest.mark.parametrize("family", ["spin", "hold"])
+@pytest.mark.parametrize("family", ["spin", pytest.param("hold", marks=pytest.mark.long)])
 async def test_a_leader_that_hangs_is_ended_and_the_next_one_sets_the_action_aside(
     runtime_redis: RedisServer,
     redis_client: redis.Redis,
