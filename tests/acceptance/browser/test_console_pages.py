@@ -26,8 +26,9 @@ def waiting(tangram: Tangram) -> Iterator[dict[str, Any]]:
     tangram.post(f"/api/v1/actions/{holder['id']}/cancel", {})
 
 
+@pytest.mark.long
 def test_every_page_opens_without_a_complaint(open_page: Open, tangram: Tangram) -> None:
-    """On a dark desk, with motion; axe looks at all of them on the others."""
+    """On a dark desk, with motion; axe looks at all of them on the others, in every run."""
     done = run(tangram, "true", trajectory="seen-1", step=1)
     for address in addresses_of_pages(done):
         expect_whole(open_page(address, color_scheme="dark"), address)

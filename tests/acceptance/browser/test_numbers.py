@@ -186,6 +186,7 @@ def test_failing_commands_look_unlike_passing_ones(open_page: Open, tangram: Tan
     expect(page.locator("#outcomes tbody tr", has_text="Exit code not 0")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_predicted_start_is_unknown_at_first_and_then_a_range_with_its_hit_rate(
     open_page: Open, tangram: Tangram
 ) -> None:

@@ -30,6 +30,7 @@ from tangram_client._rollout_calls import RolloutInfo
 from tests.acceptance.up.conftest import Tangram
 from tests.architecture.tree import ROOT
 from tests.integration.rollout.test_repositories import FIX, INSTANCE, NO_FIX
+from tests.tiers import by_tier
 from tests.unit.rollout.handler_bench import call
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -49,6 +50,8 @@ PROGRAMS = {
     "floods": "print('1' * 10**8)",
 }  # fmt: skip
 
+#: Attacks that are played in every run; tests/integration/rollout/test_repositories.py plays each.
+SOME = ("conftest", "start of python", "a link in place of the tests", "exits with success")
 PYTEST = {"from": "junit", "runner": "pytest"}
 
 
@@ -179,7 +182,7 @@ def test_an_agent_looks_an_answer_up_in_a_corpus_of_its_own(
 def test_agents_that_attack_their_tests_gain_nothing_in_a_real_sandbox(client: Client) -> None:
     commands = {
         "fix": FIX,
-        **NO_FIX,
+        **{name: NO_FIX[name] for name in by_tier(SOME, SOME, tuple(NO_FIX))},
         "destroys": f"{FIX}; rm -rf .git",
         "hangs": "echo 'while True: pass' > sums.py",
     }

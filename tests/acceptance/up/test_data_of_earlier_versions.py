@@ -30,7 +30,9 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return tmp_path / "oldhome"
 
 
-@pytest.fixture(params=["valkey of the wheel", "redis of the system"])
+@pytest.fixture(
+    params=["valkey of the wheel", pytest.param("redis of the system", marks=pytest.mark.long)]
+)
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The server that reads the data, which Redis 7.0 wrote; it has no password there."""
     program = wheel_binary() if "valkey" in request.param else shutil.which("redis-server")

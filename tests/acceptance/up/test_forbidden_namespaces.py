@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.up.conftest import page
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 #: Runs a command as a user who may make no namespace: the kernel's limit is 0, and every capability
 #: is gone before the command starts.

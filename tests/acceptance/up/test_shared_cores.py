@@ -53,6 +53,7 @@ def test_own_processes_and_light_actions_stay_off_granted_cores(start, monkeypat
 
 
 @pytest.mark.skipif(not os.access("/sys/fs/cgroup/cpu/cpu.shares", os.W_OK), reason="no groups")
+@pytest.mark.long
 def test_without_a_shared_core_own_processes_have_half_the_weight_of_an_action(start, monkeypatch):
     """1. No core is shared. 2. All parts but the node worker are in one group. 3. It is removed."""
     monkeypatch.setenv("TANGRAM_NODE_RESERVED_CPUS", "none")
