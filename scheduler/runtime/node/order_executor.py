@@ -1,7 +1,8 @@
 """Execution of run orders: each order passes through its driver to one report, with its reward.
 
 Rules
-1. An order whose mark a predecessor left was reported when the node joined, and is not run again.
+1. An order whose mark a predecessor left is not run again. Its end was reported when the node joined, and is reported once more: a
+   loop that went back to a backup did not wait for it then, and has granted the attempt since.
 2. A later attempt of an action begins when the earlier one has ended on this node.
 3. A resize that precedes the start of the driver applies to the start.
 4. A command that was not started is marked on disk before its report (`unstarted`), so that a successor which reads
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -68,7 +69,7 @@ class OrderExecutor:
         reporter: Reporter,
         progress: CommandProgress,
         background: BackgroundTasks,
-        known_marks: set[str],
+        known: Mapping[str, ActionFinished],
         refusal: Callable[[], str] = lambda: "",
         bodies: BodyStore | None = None,
         unstarted: Callable[[str], Awaitable[None]] | None = None,
@@ -80,8 +81,8 @@ class OrderExecutor:
         self._reporter = reporter
         self._progress = progress
         self._background = background
-        #: Marks of runs that predecessors started (rule 1).
-        self._known_marks = known_marks
+        #: By mark: the ends of runs that predecessors started (rule 1).
+        self._known = known
         self._refusal = refusal
         self._bodies = bodies or BodyStore(None)
         self._unstarted = unstarted
@@ -93,8 +94,8 @@ class OrderExecutor:
 
     def begin(self, order: RunOrder, settled: Callable[[], None]) -> None:
         """Execute ``order``; ``settled`` is called once, when its start or its end is reported."""
-        if order.mark in self._known_marks:
-            settled()
+        if (end := self._known.get(order.mark)) is not None:
+            self._reporter.report(end, settled)
         elif order.action.kind is Kind.NOOP:
             self._finished(order, RunReport(Outcome.COMPLETED, 0.0), settled)
         else:

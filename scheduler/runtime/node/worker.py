@@ -171,18 +171,18 @@ class NodeWorker:
             await self._join_again(behind, leftovers)
             position, behind, leftovers, unstarted = "0-0", [], [], set()
         self._progress = CommandProgress(position)
-        known_marks = {left.mark for left in leftovers} | unstarted
-        self._progress.passed(known_marks - {each.run.mark for each in behind if each.run})
+        known = self._reports_of_attempts(leftovers, unstarted)
+        self._progress.passed(known.keys() - {each.run.mark for each in behind if each.run})
         self._runs = OrderExecutor(
             self._options.name, self._drivers, self._routing, self._reporter, self._progress,
-            self._background, known_marks, lambda: self._guard.refusal, self._bodies,
-            self._unstarted.add,
+            self._background, known, lambda: self._guard.refusal, self._bodies, self._unstarted.add,
         )  # fmt: skip
         await self._with_retries(partial(self._bodies.join, self._client, self._keys))
         await self._with_retries(self._forks.drop_unregistered)
         await self._with_retries(self._show_life)
         self._join()
-        self._report_attempts(leftovers, unstarted)
+        for mark, report in known.items():
+            self._reporter.report(report, partial(self._progress.ended, mark))
 
     def _set_identity(self, identity: NodeIdentity) -> None:
         self.identity = identity
@@ -236,24 +236,23 @@ class NodeWorker:
         if self._guard.refusal:
             self._refuse(self._guard.refusal)
 
-    def _report_attempts(self, leftovers: list[Leftover], unstarted: set[str]) -> None:
-        """Report the attempts that predecessors started, and those that they did not."""
-        options = self._options
-        for left in leftovers:
-            outcome = Outcome.INFRA_FAILED if left.ended else Outcome.UNKNOWN
-            self._reporter.report(
-                ActionFinished(
-                    action_id=left.action_id,
-                    node=options.name,
-                    outcome=outcome,
-                    attempt=left.attempt,
-                    detail=left.detail or "the node worker died during the run",
-                ),
-                partial(self._progress.ended, left.mark),
+    def _reports_of_attempts(
+        self, leftovers: list[Leftover], unstarted: set[str]
+    ) -> dict[str, ActionFinished]:
+        """Return, by mark, the ends of the attempts that predecessors started, and of those that they did not."""
+        known = {
+            left.mark: ActionFinished(
+                action_id=left.action_id,
+                node=self._options.name,
+                outcome=Outcome.INFRA_FAILED if left.ended else Outcome.UNKNOWN,
+                attempt=left.attempt,
+                detail=left.detail or "the node worker died during the run",
             )
+            for left in leftovers
+        }
         for mark in sorted(unstarted):
-            ended = partial(self._progress.ended, mark)
-            self._reporter.report(unstarted_report(mark, options.name), ended)
+            known[mark] = unstarted_report(mark, self._options.name)
+        return known
 
     def _log_protection(self, inventory: NodeInventory) -> None:
         protection = inventory.protection

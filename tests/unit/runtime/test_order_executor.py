@@ -54,7 +54,7 @@ async def reported(ends: asyncio.Event, reports: Reports) -> int:
 
     orders = OrderExecutor(
         "n1", drivers, DriverRouting(drivers), cast("Reporter", reports), CommandProgress("0-0"),
-        BackgroundTasks(), set(),
+        BackgroundTasks(), {},
     )  # fmt: skip
     orders.begin(an_order(), settle)
     await reports.finished.wait()
@@ -72,3 +72,19 @@ async def test_a_command_that_goes_on_is_reported_as_started() -> None:
     reports = Reports()
     assert await reported(reports.started, reports) == 1  # it ends with the report of its start
     assert cast("list[Any]", reports.kinds) == [ActionStarted, ActionFinished]
+
+
+async def test_an_attempt_that_a_predecessor_started_is_reported_again_and_not_run() -> None:
+    """Its loop went back to a backup after the node had joined, and granted the attempt once more."""
+    reports, settled = Reports(), list[bool]()
+    drivers = cast("list[Driver]", [Commands(asyncio.Event())])
+    order = an_order()
+    end = ActionFinished(action_id=order.id, node="n1", outcome=Outcome.UNKNOWN, attempt=1)
+    orders = OrderExecutor(
+        "n1", drivers, DriverRouting(drivers), cast("Reporter", reports), CommandProgress("0-0"),
+        BackgroundTasks(), {order.mark: end},
+    )  # fmt: skip
+
+    orders.begin(order, lambda: settled.append(True))
+
+    assert (reports.kinds, settled) == ([ActionFinished], [True])
