@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Final, Self
 
 from tangram_client import _file_calls
+from tangram_client._sockets import check_websockets, open_socket
 from tangram_client.context import ClientContext
-from tangram_client.errors import TangramClientError
 
 _PIECE_BYTES: Final = 32 * 1024
 #: Connections that are open at once.
@@ -79,20 +79,11 @@ class PortForward:
 def _opener(
     context: ClientContext, trajectory: str, port: int, project: str | None
 ) -> Callable[[], Any]:
-    """Return the function that opens the websocket of one connection. Raises TangramClientError."""
-    try:
-        from websockets.asyncio.client import connect
-    except ImportError:
-        raise TangramClientError(
-            "install websockets: pip install 'tangram-client[shell]'"
-        ) from None
-    base = f"{context.url.replace('http', 'ws', 1).rstrip('/')}{_file_calls.base_of(trajectory)}"
+    """Return the function that opens the websocket of one connection. Raises TangramClientError without the package."""
+    check_websockets()
     query = "" if project is None else f"?project={project}"
-    headers = {} if context.token is None else {"Authorization": f"Bearer {context.token}"}
-    return partial(
-        connect, f"{base}/tunnels/{port}{query}", additional_headers=headers,
-        proxy=None, compression=None, max_size=None,
-    )  # fmt: skip
+    path = f"{_file_calls.base_of(trajectory)}/tunnels/{port}{query}"
+    return partial(open_socket, context, path, compression=None, max_size=None)
 
 
 async def _carry(

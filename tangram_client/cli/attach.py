@@ -18,7 +18,9 @@ from urllib.parse import urlencode
 import click
 
 from tangram_client import _session_calls
+from tangram_client._sockets import check_websockets, open_socket
 from tangram_client.cli.shell import Shell, connected, pass_shell
+from tangram_client.context import ClientContext
 from tangram_client.errors import NotFoundError
 
 #: ctrl-] detaches, as in telnet; the session lives on.
@@ -48,9 +50,7 @@ def shell_(shell: Shell, /, trajectory: str, name: str, program: str) -> None:
             body = {"name": name, "shell": program}
             client.send(_session_calls.open_session(trajectory, body, owner))
     path = f"{_session_calls.session_path(trajectory, name)}/attach"
-    context = shell.context
-    address = f"{context.url.replace('http', 'ws', 1).rstrip('/')}{path}"
-    status = asyncio.run(_attach(address, context.token, owner, LocalTerminal()))
+    status = asyncio.run(_attach(shell.context, path, owner, LocalTerminal()))
     if status is None:
         click.echo(f"detached; tangram shell {trajectory} --session {name} returns", err=True)
     else:
@@ -97,23 +97,16 @@ class LocalTerminal:
 
 
 async def _attach(
-    address: str, token: str | None, owner: dict[str, str], terminal: LocalTerminal
+    context: ClientContext, path: str, owner: dict[str, str], terminal: LocalTerminal
 ) -> int | None:
     """Exchange keys and output until either side ends it; return the exit status of a session that ended."""
-    try:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import ConnectionClosed, InvalidStatus
-    except ImportError:
-        raise click.ClickException(
-            "install websockets: pip install 'tangram-client[shell]'"
-        ) from None
+    check_websockets()
+    from websockets.exceptions import ConnectionClosed, InvalidStatus
+
     query = urlencode({"prompt": "true", **terminal.size(), **owner})
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     ended: list[int | None] = []
     try:
-        async with connect(
-            f"{address}?{query}", additional_headers=headers, proxy=None, max_size=None
-        ) as socket:
+        async with open_socket(context, f"{path}?{query}", max_size=None) as socket:
             with terminal.raw():
                 await _until_first(_keys(socket, terminal), _shown(socket, terminal, ended))
     except InvalidStatus as error:
