@@ -46,7 +46,7 @@ class Drill:
         """Start everything, the nodes too, and the trainers."""
         system = self.system
         system.start_only(*(name for name in system.parts if name != "redis"))
-        self.system.apply(_group(NODES, self._folder / "instances"))
+        self.system.apply(group_of_processes(NODES, self._folder / "instances"))
         until(lambda: len(self._ready()) == NODES, "nodes join")
         self.audit = Audit(system)
         urls = [each.url for each in system.addresses]
@@ -91,10 +91,10 @@ class Drill:
                 until(lambda node=node: self.load.open_on[node] > 0, f"{node} works")  # type: ignore[misc]
 
     def _replace_worker(self, node: str) -> None:
-        before = _worker_of(node, self.system)
+        before = worker_of(node, self.system)
         assert before is not None
         os.kill(before, signal.SIGTERM)
-        until(lambda: _worker_of(node, self.system) not in (None, before), f"{node} is back")
+        until(lambda: worker_of(node, self.system) not in (None, before), f"{node} is back")
 
     def count(self) -> dict[str, Any]:
         """End the trainers, and count in the journal, on disk and in the rows."""
@@ -124,9 +124,9 @@ class Drill:
     def end(self) -> None:
         """End the nodes of the group, then everything."""
         if self.system["web"].alive:
-            self.system.apply(_group(0, self._folder / "instances"))
+            self.system.apply(group_of_processes(0, self._folder / "instances"))
             until(
-                lambda: not any(_worker_of(f"{GROUP}-{n}", self.system) for n in (1, NODES)),
+                lambda: not any(worker_of(f"{GROUP}-{n}", self.system) for n in (1, NODES)),
                 "nodes end",
             )
         self.system.stop()
@@ -139,11 +139,10 @@ class Drill:
         return [each["name"] for each in nodes if each["state"] == "ready"]
 
 
-def _group(count: int, folder: Path) -> str:
+def group_of_processes(count: int, folder: Path, cpus: int = 200) -> str:
+    """Return the group as a document."""
     options = f"{{folder: {folder}, own_cores: 'false'}}"
-    spec = (
-        f"{{engine: processes, count: {count}, cpus: 200, isolation: process, options: {options}}}"
-    )
+    spec = f"{{engine: processes, count: {count}, cpus: {cpus}, isolation: process, options: {options}}}"
     return f"apiVersion: tangram/v1\nkind: NodeGroup\nmetadata: {{name: {GROUP}}}\nspec: {spec}\n"
 
 
@@ -152,7 +151,7 @@ def _drain(node: str, *, drained: bool) -> str:
     return f"apiVersion: tangram/v1\nkind: Node\nmetadata: {{name: {node}}}\nspec: {spec}\n"
 
 
-def _worker_of(node: str, system: System) -> int | None:
+def worker_of(node: str, system: System) -> int | None:
     """Return the process of a node worker of this installation."""
     for process in psutil.process_iter(["cmdline"]):
         if f"{node}@%h" in (process.info["cmdline"] or []):
