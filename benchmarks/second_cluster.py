@@ -2,7 +2,8 @@
 
 The first has a node group and actions that run or wait. Its backup is restored into an empty folder with another Redis and database, as on a
 second cluster (docs/operations.md, Backup and restore), with another `TANGRAM_INSTALLATION`. Then the group of the restored configuration gets
-nodes of its own, actions that may run again complete there, and the others end with the reason; the first keeps its node workers.
+nodes of its own, actions that may run again complete there, and the others end with the reason; the first keeps its node workers. The actions are
+of no trajectory: an environment is no part of a backup, and an action in one that was lost ends as ``infra_failed``.
 
 Targets: of the second, no accepted action is lost and none that must run once is run; of the first, no node worker ends and no action is lost.
 """
@@ -67,7 +68,7 @@ def submit(system: System) -> list[str]:
     with Client(system.address.url, system.token) as client:
         return [
             client.submit(
-                exec_action("drill", SLEEP, trajectory=f"d-{number}", cpu=1, replay_safe=number % 2 == 0)
+                exec_action("drill", SLEEP, cpu=1, replay_safe=number % 2 == 0)
             ).id
             for number in range(HELD)
         ]  # fmt: skip
