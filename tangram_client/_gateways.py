@@ -21,7 +21,7 @@ from tangram_client._core import ApiCall, ApiResponse
 from tangram_client._short_calls import AsyncShortCalls, ShortCalls
 
 #: The gateway, or a proxy before it, cannot answer now; another one may.
-_AWAY: Final = frozenset({502, 503, 504})
+AWAY: Final = frozenset({502, 503, 504})
 R = TypeVar("R", ApiResponse, httpx.Response)
 
 
@@ -62,9 +62,9 @@ class Gateways:
     def is_away(self, url: str, answer: ApiResponse | httpx.Response) -> bool:
         """Whether ``url`` cannot answer now; it is left then."""
         status = answer.status if isinstance(answer, ApiResponse) else answer.status_code
-        if status in _AWAY:
+        if status in AWAY:
             self.leave(url)
-        return status in _AWAY
+        return status in AWAY
 
 
 class GatewayShortCalls:

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
+from tangram_client._gateways import AWAY
 from tangram_client.context import ClientContext
 from tangram_client.errors import TangramClientError
-
-#: A web process, or a proxy before it, cannot answer now; another one may.
-_AWAY: Final = frozenset({502, 503, 504})
 
 
 def check_websockets() -> None:
@@ -44,7 +42,7 @@ async def open_socket(context: ClientContext, path: str, **options: Any) -> Asyn
                 _address(url, path), additional_headers=headers, proxy=None, **options
             )
         except InvalidStatus as error:
-            if error.response.status_code not in _AWAY:
+            if error.response.status_code not in AWAY:
                 raise
         except (OSError, InvalidMessage):
             continue
