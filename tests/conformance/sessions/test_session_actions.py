@@ -197,7 +197,7 @@ async def test_a_cancelled_action_keeps_the_session(session: LiveSession, bench:
     run.stop(Outcome.CANCELLED, "cancelled by request")
     report = await task
     assert report.outcome is Outcome.CANCELLED
-    assert session.state.phase is SessionPhase.IDLE
+    await phase(session, SessionPhase.IDLE)
 
 
 async def test_a_time_out_of_an_expectation_lets_the_program_continue(
