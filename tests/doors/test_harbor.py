@@ -82,7 +82,9 @@ def rewards(folder: Path) -> list[float]:
     return [float(path.read_text()) for path in found]
 
 
-@pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
+@pytest.mark.parametrize(
+    ("agent", "reward"), [("oracle", 1.0), pytest.param("nop", 0.0, marks=pytest.mark.long)]
+)
 def test_a_trial_is_solved_and_verified_in_a_trajectory(agent, reward, task, sdk, run):
     run(sdk("harbor"), RUN, agent, LITELLM_LOCAL_MODEL_COST_MAP="True")
 

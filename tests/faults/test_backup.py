@@ -30,7 +30,9 @@ UNFINISHED = 28
 COMMAND = "echo ran >> ran; while [ ! -e gate ]; do sleep 0.05; done"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
+)
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:

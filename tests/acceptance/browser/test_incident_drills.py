@@ -187,6 +187,7 @@ def test_two_services_thrash(open_page: Any, tangram: Tangram) -> None:
     audited(page, "service/drill-b", "quarantine")
 
 
+@pytest.mark.long
 def test_a_failing_task_and_a_forgotten_pause_are_one_click_from_their_verbs(
     open_page: Any, tangram: Tangram
 ) -> None:

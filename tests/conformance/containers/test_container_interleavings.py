@@ -15,6 +15,7 @@ from tests.docker_engine import DockerEngine
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 async def test_random_lives_leave_no_container_and_no_core(
     engine: DockerEngine, tmp_path: Path
 ) -> None:

@@ -13,7 +13,9 @@ from tests.integration.dispatcher.groups import torch_group
 FOUND_SECONDS = 5.0
 
 
-@pytest.mark.parametrize(("fault", "victim"), [("kill", 2), ("stop", 0)])
+@pytest.mark.parametrize(
+    ("fault", "victim"), [("kill", 2), pytest.param("stop", 0, marks=pytest.mark.long)]
+)
 def test_a_rank_that_dies_or_stops_in_a_call_is_named_on_each_rank(
     fault: str, victim: int, tmp_path: Path
 ) -> None:
