@@ -83,7 +83,7 @@ def node_tokens(request: HttpRequest) -> HttpResponse:
         form = JoinTokenForm(request.POST)
         raw = _created(request, form) if form.is_valid() else ""
         status = 200 if raw else 422
-    now = timezone.now()
+    now, (hindrance, can_create) = timezone.now(), _hindrance()
     shown = JoinToken.objects.order_by("-created_at", "-pk")[:SHOWN]
     context = {
         "tokens": [(token, join_tokens.why_useless(token, now)) for token in shown],
@@ -91,7 +91,8 @@ def node_tokens(request: HttpRequest) -> HttpResponse:
         "raw": raw,
         "made": form.cleaned_data if raw else {},
         "address": request.build_absolute_uri("/").rstrip("/"),
-        "hindrance": _hindrance(),
+        "hindrance": hindrance,
+        "can_create": can_create,
         "is_admin": _is_admin(request),
     }
     return render(request, "dashboard/node_tokens.html", context, status=status)
@@ -124,15 +125,18 @@ def _created(request: HttpRequest, form: JoinTokenForm) -> str:
     return raw
 
 
-def _hindrance() -> str:
-    """Return why no machine can join by a token here; empty: one can."""
+def _hindrance() -> tuple[str, bool]:
+    """Return why no machine can join by a token now (empty: one can), and whether tokens can be created all the same."""
     try:
         node_access.require_users()
         join_tokens.redis_of_nodes()
+    except TangramError as error:
+        return str(error), False
+    try:
         node_access.require_keeper()
     except TangramError as error:
-        return str(error)
-    return ""
+        return str(error), True
+    return "", True
 
 
 def _is_admin(request: HttpRequest) -> bool:

@@ -325,10 +325,20 @@ def test_the_page_says_why_no_machine_can_join(
     pages: Callable[..., Client], redis_bus: object
 ) -> None:
     browser = pages()
-    assert "nodes have no users of Redis here" in browser.get(PAGE).context["hindrance"]
+    shown = browser.get(PAGE)
+    assert "nodes have no users of Redis here" in shown.context["hindrance"]
+    assert "Create a join token" not in shown.content.decode()
     answer = browser.post(PAGE, FILLED)
     assert answer.status_code == 422
-    assert "nodes have no users of Redis here" in answer.content.decode()
+    assert not JoinToken.objects.exists()
+
+
+def test_tokens_can_be_created_before_the_keeper_runs(
+    pages: Callable[..., Client], guarded: object
+) -> None:
+    answer = pages().post(PAGE, FILLED)
+    assert answer.context["raw"]
+    assert "no process makes users of Redis for nodes" in answer.context["hindrance"]
 
 
 def test_staff_read_join_tokens_and_neither_create_nor_revoke_them(
