@@ -19,18 +19,13 @@ from tests.repeats import MOST, repeatable
         (["tests/faults/test_a.py::test_b"], True),
         ([f"tests/doors/test_a.py::test_{number}" for number in range(MOST)], True),
         ([f"tests/doors/test_a.py::test_{number}" for number in range(MOST + 1)], False),
-        (["tests/faults/test_a.py::test_b", "tests/unit/core/test_a.py::test_b"], False),
+        (["tests/faults/test_a.py::test_b", "tests/unit/core/test_a.py::test_b"], True),
+        (["tests/faults/test_a.py::test_b", "tests/architecture/test_tree.py::test_b"], False),
         (["tests/architecture/test_tree.py::test_b"], False),
     ],
 )
 def test_few_failed_tests_of_processes_are_repeated(failed: list[str], may: bool) -> None:
     assert repeatable(failed) is may
-
-
-def test_a_unit_test_is_repeated_where_it_failed_for_what_another_left() -> None:
-    mine, theirs = "tests/unit/core/test_a.py::test_b", "tests/unit/core/test_a.py::test_c"
-    assert repeatable([theirs], [theirs])
-    assert not repeatable([mine, theirs], [theirs])
 
 
 @pytest.mark.slow
