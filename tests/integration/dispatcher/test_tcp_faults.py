@@ -57,7 +57,10 @@ def test_what_a_lost_rank_had_comes_from_its_replica(fault: str, victim: int) ->
     with group(6, "replicated", "--times", "2", of_rank=of_rank) as ranks:
         answers = {rank: ranks[rank].answer() for rank in ranks if rank != victim}
     assert {rank: answers[rank]["arrays"] for rank in (4, 5)} == reference("replicated")
-    assert all(str(victim) in each["report"]["lost"] for each in answers.values())
+    lost = [list(each["report"]["lost"]) for each in answers.values()]
+    assert all(str(victim) in each for each in lost)
+    # On a busy machine a rank may be silent for as long as a stopped one.
+    assert fault == "stop" or all(each == [str(victim)] for each in lost)
 
 
 def test_changed_bytes_are_found_and_their_rank_named_on_each_rank() -> None:
