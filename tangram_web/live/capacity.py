@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from domain.allocation import Allocation
 from domain.confinement import can_sandbox, why_refused
-from domain.ids import ResourceId, TrajectoryKey, node_resource
+from domain.ids import ResourceId, node_resource
 from domain.inventory import Config, NodeInventory, ResourceInventory
 from domain.resources import MILLI
 from tangram_web.live.losses import Losses, alarm_of
+from tangram_web.live.placed_environments import PlacedEnvironments
 
 #: Byte of a core in the map: 0 free, up to `OTHERS` - 1 the number of light actions that share it,
 #: `EXCLUSIVE` one holder.
@@ -94,14 +95,13 @@ class Capacity:
         #: Amount of light actions that run beside the capacity, on cores of others.
         self._yielding: Counter[ResourceId] = Counter()
         self._cores: dict[str, _HeldCores] = {}
-        #: Trajectory → node of its environment, and the bytes that it reserves there.
-        self._environments: dict[TrajectoryKey, tuple[str, int]] = {}
+        self.environments = PlacedEnvironments()
 
     def join(self, inventory: NodeInventory) -> None:
         """Add a node that joins; one with a new identity has no environments of the old one."""
         known = self.nodes.get(inventory.name)
         if known is not None and known.inventory.identity != inventory.identity:
-            self._forget_environments(inventory.name)
+            self.environments.forget_node(inventory.name)
         self.nodes[inventory.name] = NodeCapacity(inventory)
 
     def forget(self, name: str) -> None:
@@ -113,12 +113,7 @@ class Capacity:
             self._light.pop(node_resource(kind, name), None)
             self._yielding.pop(node_resource(kind, name), None)
         self._cores.pop(name, None)
-        self._forget_environments(name)
-
-    def _forget_environments(self, name: str) -> None:
-        for key, (node, _) in list(self._environments.items()):
-            if node == name:
-                del self._environments[key]
+        self.environments.forget_node(name)
 
     def hold(self, node: str | None, allocations: tuple[Allocation, ...], by: int = 1) -> None:
         """Add (``by`` 1) or remove (-1) the holdings of an action."""
@@ -150,23 +145,8 @@ class Capacity:
         """Return the same nodes with the environments of one project, and nothing held."""
         own = Capacity()
         own.nodes, own.config = dict(self.nodes), self.config
-        environments = self._environments.items()
-        own._environments = {
-            key: held for key, held in environments if key.startswith(f"{project}/")
-        }
+        own.environments = self.environments.of_project(project)
         return own
-
-    def environments_on(self, name: str) -> int:
-        """Return the number of environments on a node."""
-        return sum(node == name for node, _ in self._environments.values())
-
-    def place_environment(self, key: TrajectoryKey, node: str, memory_bytes: int) -> None:
-        """Add a trajectory's environment on the node of its first command."""
-        self._environments.setdefault(key, (node, memory_bytes))
-
-    def remove_environment(self, key: TrajectoryKey) -> None:
-        """Remove an environment; an unknown one is not an error."""
-        self._environments.pop(key, None)
 
     def cores_of(self, pool: str | None = None) -> tuple[float, float]:
         """Return held and total cores, of one pool or of all; lost nodes do not count."""
@@ -221,15 +201,10 @@ class Capacity:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per node, in order of pool and name."""
-        reserved: Counter[str] = Counter()
-        environments: Counter[str] = Counter()
-        for node, memory_bytes in self._environments.values():
-            reserved[node] += memory_bytes
-            environments[node] += 1
         order = sorted(self.nodes, key=lambda name: (self.nodes[name].inventory.pool, name))
-        return [self._row(name, reserved[name], environments[name]) for name in order]
+        return [self._row(name) for name in order]
 
-    def _row(self, name: str, reserved_bytes: int, environments: int) -> dict[str, Any]:
+    def _row(self, name: str) -> dict[str, Any]:
         node = self.nodes[name]
         inventory = node.inventory
         cores = self._cores.get(name) or _HeldCores()
@@ -249,9 +224,10 @@ class Capacity:
             "cores_kept": len(node.cpu.shared_units),
             "cores": cores.as_bytes(node.cores),
             "groups": [as_ranges(group) for group in node.groups],
-            "memory_held_bytes": reserved_bytes + self.held[node_resource("memory", name)],
+            "memory_held_bytes": self.environments.reserved_bytes(name)
+            + self.held[node_resource("memory", name)],
             "memory_total_bytes": node.memory_bytes,
-            "environments": environments,
+            "environments": self.environments.on(name),
             "gpus": node.gpus,
             **self._loss(name, node),
         }

@@ -248,7 +248,7 @@ class FrameFold(JournalReducer):
             # The trainer itself does the work of a lease, from the grant on.
             leased = action.kind is Kind.LEASE
             self.open_actions.move(action, ActionState.RUNNING if leased else ActionState.GRANTED)
-        action.node, action.attempt = decision.node, decision.attempt
+        self.open_actions.place(action, decision.node, decision.attempt)
         if decision.allocations:
             self._hold(action, decision.allocations)
             self.residents.grant(action.node, decision.allocations, self._at)
@@ -393,8 +393,8 @@ class FrameFold(JournalReducer):
 
     def _lose(self, name: str, wall: float) -> None:
         """Keep what a node held when it was lost."""
-        actions = [each.id for each in self.open_actions.by_id.values() if each.is_with(name)]
-        environments = self.capacity.environments_on(name)
+        actions = self.open_actions.on_node(name)
+        environments = self.capacity.environments.on(name)
         grace = self.capacity.config.grace_of(self._pool_of(name))
         self.capacity.losses.lose(name, actions, environments, wall, grace)
 
@@ -449,17 +449,17 @@ class FrameFold(JournalReducer):
     def _end_fork(self, event: EnvironmentsForked) -> None:
         for child in event.children if event.failed else ():
             self.trajectories.remove_environment(child)
-            self.capacity.remove_environment(child)
+            self.capacity.environments.remove(child)
             self.nodes_revision += 1
 
     def _place_environment(self, key: TrajectoryKey, node: str) -> None:
         memory_bytes = self.trajectories.place_environment(key)
         if memory_bytes is not None:
-            self.capacity.place_environment(key, node, memory_bytes)
+            self.capacity.environments.place(key, node, memory_bytes)
             self.nodes_revision += 1
 
     @on(EnvironmentRemoved)
     def _remove_environment(self, event: EnvironmentRemoved) -> None:
         self.trajectories.remove_environment(event.trajectory)
-        self.capacity.remove_environment(event.trajectory)
+        self.capacity.environments.remove(event.trajectory)
         self.nodes_revision += 1

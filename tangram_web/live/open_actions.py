@@ -6,7 +6,7 @@ and the environment of a trajectory once: when they are opened, or with their fi
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import merge
@@ -55,10 +55,6 @@ class OpenAction(msgspec.Struct):
     usage: TokenUsage | None = None
     #: Of its command, as its latest attempt reported it.
     exit_code: int | None = None
-
-    def is_with(self, node: str) -> bool:
-        """Return whether it is granted or running on ``node``."""
-        return self.node == node and self.state is not ActionState.QUEUED
 
     @property
     def fleet(self) -> str | None:
@@ -190,6 +186,8 @@ class OpenActions:
     def __init__(self) -> None:
         self.by_id: dict[ActionId, OpenAction] = {}
         self._groups: dict[tuple[str, str], ActionGroup] = {}
+        #: Node → actions that are granted or running there, in the order of their grants.
+        self._on_node: defaultdict[str, dict[ActionId, None]] = defaultdict(dict)
         self._arrivals = 0
 
     @property
@@ -230,18 +228,37 @@ class OpenActions:
         added.group.granted += 1
         return added
 
-    @staticmethod
-    def move(action: OpenAction, to: ActionState) -> None:
+    def move(self, action: OpenAction, to: ActionState) -> None:
         """Count an action in another state."""
         action.group.remove(action)
         action.state = to
         action.group.add(action)
         if to is ActionState.QUEUED:
             action.group.requeued[action.id] = action
+            self._leave_node(action)
+
+    def place(self, action: OpenAction, node: str | None, attempt: int) -> None:
+        """Note the node of a granted action; None where it runs on no node."""
+        self._leave_node(action)
+        action.node, action.attempt = node, attempt
+        if node is not None:
+            self._on_node[node][action.id] = None
+
+    def on_node(self, node: str) -> list[ActionId]:
+        """Return the actions that are granted or running on a node."""
+        return list(self._on_node.get(node, ()))
+
+    def _leave_node(self, action: OpenAction) -> None:
+        there = self._on_node.get(action.node or "")
+        if there is not None:
+            there.pop(action.id, None)
+            if not there:
+                del self._on_node[action.node or ""]
 
     def finish(self, action: OpenAction) -> None:
         """Remove a finished action."""
         del self.by_id[action.id]
+        self._leave_node(action)
         action.group.finished += 1
         action.group.remove(action)
 
@@ -273,6 +290,8 @@ class OpenActions:
         group.add(copy)
         if copy.state is ActionState.QUEUED:
             group.waiting[copy.id] = copy
+        elif copy.node is not None:
+            self._on_node[copy.node][copy.id] = None
 
     def _make(
         self, action_id: ActionId, project: str, task: str, pool: str, at: float
