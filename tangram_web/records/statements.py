@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import modf
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +38,17 @@ _ACTIONS: Final = ActionRecord._meta.db_table
 _ROLLOUTS: Final = RolloutRecord._meta.db_table
 _TASKS: Final = TaskRecord._meta.db_table
 _TRAJECTORIES: Final = TrajectoryRecord._meta.db_table
+
+
+def _values_of(change: type[Any]) -> attrgetter[tuple[Any, ...]]:
+    """Return what reads the columns of a change: `dataclasses.astuple` copies every value deeply."""
+    return attrgetter(*(field.name for field in fields(change)))
+
+
+_task_values: Final = _values_of(TaskChange)
+_trajectory_values: Final = _values_of(TrajectoryChange)
+_step_values: Final = _values_of(StepChange)
+_end_values: Final = _values_of(EndChange)
 
 
 def instant_writer() -> Callable[[float], Any]:
@@ -148,13 +160,13 @@ def write_workloads(cursor: CursorWrapper, changes: WorkloadChanges) -> None:
         cursor.executemany(_END_TRAJECTORY, ends)
     if changes.tasks:
         cursor.executemany(
-            _UPSERT_TASK, [(key, *astuple(change)) for key, change in changes.tasks.items()]
+            _UPSERT_TASK, [(key, *_task_values(change)) for key, change in changes.tasks.items()]
         )
     if changes.trajectories:
         cursor.executemany(
             _UPSERT_TRAJECTORY,
             [
-                (key, _state(change), *astuple(change))
+                (key, _state(change), *_trajectory_values(change))
                 for key, change in changes.trajectories.items()
             ],
         )
@@ -164,11 +176,11 @@ def write_sums(cursor: CursorWrapper, sums: Sums) -> None:
     """Add to the sums of steps and of outcomes."""
     if sums.steps:
         cursor.executemany(
-            _UPSERT_STEP, [(*key, *astuple(change)) for key, change in sums.steps.items()]
+            _UPSERT_STEP, [(*key, *_step_values(change)) for key, change in sums.steps.items()]
         )
     if sums.ends:
         cursor.executemany(
-            _UPSERT_END, [(*key, *astuple(change)) for key, change in sums.ends.items()]
+            _UPSERT_END, [(*key, *_end_values(change)) for key, change in sums.ends.items()]
         )
 
 
