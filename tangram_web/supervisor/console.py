@@ -76,8 +76,7 @@ def welcome(
 
   Redis     {redis.description}
   Database  {describe_database(os.environ.get("DATABASE_URL"), home)}
-  Nodes     {describe_nodes(nodes)}
-  Commands  {describe_isolation(nodes)}
+{_of_nodes(nodes, redis, options)}
   Demo      {demo if options.demo else "none"}
   Logs      {home.logs}/*.log
 
@@ -91,6 +90,20 @@ def describe_database(url: str | None, home: DataFolder) -> str:
         return f"SQLite in {home.database}"
     parts = urlsplit(url)
     return f"{parts.scheme} at {parts.hostname or ''}{parts.path}"
+
+
+def _of_nodes(
+    nodes: Sequence[Mapping[str, Any]], redis: EmbeddedRedis | ExternalRedis, options: Options
+) -> str:
+    """Return the nodes of this machine and how their commands are isolated, or how other machines become nodes."""
+    if options.nodes:
+        return f"  Nodes     {describe_nodes(nodes)}\n  Commands  {describe_isolation(nodes)}"
+    lines = ["none on this machine (--nodes 0): docs/clusters.md has those of a cluster"]
+    if isinstance(redis, EmbeddedRedis):
+        lines.append(
+            "nodes of other machines cannot reach the embedded Redis: set TANGRAM_REDIS_URL"
+        )
+    return "  Nodes     " + f"\n{_INDENT}".join(lines)
 
 
 def describe_nodes(nodes: Sequence[Mapping[str, Any]]) -> str:

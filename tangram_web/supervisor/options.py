@@ -21,6 +21,7 @@ class Options:
     port: int | None = None
     #: Cores that each node declares; None: those of the machine, divided among the nodes.
     cpus: int | None = None
+    #: Node workers of this machine; 0: others run the actions, as those of a cluster.
     nodes: int = 1
     #: Web processes, which share the port.
     webs: int = 1
@@ -44,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="cores each node declares; more than exist are labelled oversubscribed",
     )
-    parser.add_argument("--nodes", type=positive, default=1, help="node workers (%(default)s)")
+    parser.add_argument(
+        "--nodes",
+        type=_count,
+        default=1,
+        help="node workers (%(default)s); 0: only other machines run actions (docs/clusters.md)",
+    )
     parser.add_argument(
         "--webs", type=positive, default=1, help="web processes on the port (%(default)s)"
     )
@@ -62,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-demo", dest="demo", action="store_false", help="start without the demo load"
     )
+
+
+def _count(text: str) -> int:
+    """Parse a count that may be none."""
+    return 0 if text.strip() == "0" else positive(text)
 
 
 def positive(text: str) -> int:

@@ -102,7 +102,9 @@ class PartPlacement:
 
 
 def partition_of(options: Options, environment: Mapping[str, str]) -> SharedCores:
-    """Return the partition of this machine's cores for the nodes that are started here."""
+    """Return the partition of this machine's cores for the nodes that are started here; without one, all are the parts'."""
+    if not options.nodes:
+        return SharedCores(usable_cores(), frozenset(usable_cores()))
     declared = str(options.cpus) if options.cpus is not None else ""
     settings = {
         "cpus": declared or environment.get("TANGRAM_NODE_CPUS", ""),

@@ -13,21 +13,28 @@ _EVERY_SECONDS = 0.1
 
 
 async def wait_until_ready(
-    host: str, port: int, *, token: str, timeout_seconds: float, waiting: Callable[[str], None]
+    host: str,
+    port: int,
+    *,
+    token: str,
+    timeout_seconds: float,
+    waiting: Callable[[str], None],
+    has_nodes: bool = True,
 ) -> None:
     """Return once ``/readyz`` answers 200. Raises StartFailed with its last answer at the time-out.
 
-    With ``token`` the answer has the reasons.
+    With ``token`` the answer has the reasons. Without ``has_nodes``, the check of nodes may fail: those of a cluster come later.
     """
     answer = "the web process does not answer yet"
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
                 status, body = await get(host, port, "/readyz", token)
-                if status == 200:
+                failed = failed_checks(body) if status and status != 200 else {}
+                if status == 200 or (not has_nodes and failed.keys() == {"node"}):
                     break
                 if status:
-                    answer = describe_missing(body)
+                    answer = "; ".join(failed.values()) or body
                 waiting(f"waiting for the parts to be ready: {answer[:120]}")
                 await asyncio.sleep(_EVERY_SECONDS)
     except TimeoutError:
@@ -40,13 +47,13 @@ async def check_is_ours(host: str, port: int, *, token: str) -> None:
         raise StartFailed(f"another Tangram answers on port {port}: give another one with --port")
 
 
-def describe_missing(body: str) -> str:
-    """Return the failed checks of an answer of ``/readyz``."""
+def failed_checks(body: str) -> dict[str, str]:
+    """Return the failed checks of an answer of ``/readyz`` by name; none where it is another answer."""
     try:
-        checks = json.loads(body)["checks"]
-        return "; ".join(problem for problem in checks.values() if problem != "ok")
+        checks: dict[str, str] = json.loads(body)["checks"]
+        return {name: problem for name, problem in checks.items() if problem != "ok"}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return body
+        return {}
 
 
 async def nodes_joined(

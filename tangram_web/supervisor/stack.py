@@ -103,7 +103,7 @@ def workers(
         needed = [worker("projector", environment), worker("loop", environment), *of_nodes]
         return Workers(needed, [worker(role, environment) for role in ("jobs", "rollout")])
     roles = "loop,projector,jobs,rollout"
-    if root or len(of_nodes) > 1:
+    if root or len(of_nodes) != 1:
         return Workers([worker(roles, environment, "worker"), *of_nodes], [])
     (node,) = of_nodes
     joint = worker(f"node,{roles}", {**node.environment, **environment}, "worker")

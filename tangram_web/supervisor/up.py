@@ -99,8 +99,9 @@ async def start(
         token=access.get("token") or home.stored_token(),
         timeout_seconds=START_TIMEOUT_SECONDS,
         waiting=console.waiting,
+        has_nodes=options.nodes > 0,
     )
-    console.step("web, loop, node and projector are ready")
+    console.step(f"web, loop{', node' if options.nodes else ''} and projector are ready")
     # Where it has nothing to migrate it runs last: until then its CPU time is that of the others.
     access = access or await prepare(home, setup)
     await readiness.check_is_ours(address.local_host, address.port, token=access["token"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import socket
+from contextlib import nullcontext
 
 import pytest
 
+from tangram_web.supervisor import readiness
 from tangram_web.supervisor.address import ServerAddress, claim_port
 from tangram_web.supervisor.console import (
     Console,
@@ -16,7 +18,7 @@ from tangram_web.supervisor.console import (
 )
 from tangram_web.supervisor.errors import StartFailed
 from tangram_web.supervisor.options import Options, parse
-from tangram_web.supervisor.readiness import describe_missing
+from tangram_web.supervisor.readiness import failed_checks
 from tangram_web.supervisor.stack import share_cores
 
 
@@ -104,10 +106,11 @@ def test_allowed_hosts_of_the_operator_stay():
     [
         (Options(), [""]),
         (Options(cpus=8, nodes=2), ["8", "8"]),
+        (Options(nodes=0), []),
         (Options(nodes=2), ["0,2", "1,3"]),
         (Options(nodes=5), ["0-0", "1-1", "2-2", "3-3", "0-0"]),
     ],
-    ids=["one node has all", "as declared", "shared out", "more nodes than cores"],
+    ids=["one node has all", "as declared", "none", "shared out", "more nodes than cores"],
 )
 def test_nodes_share_cores(options, declared):
     assert share_cores([0, 1, 2, 3], options) == declared
@@ -171,8 +174,21 @@ def test_node_with_more_cores_than_there_are_is_labelled():
     assert describe_nodes([node]) == "n1: 64 cores, oversubscribed"
 
 
-def test_a_missing_dependency_is_reported_in_words():
+def test_failed_checks_are_read_by_name():
     body = '{"checks": {"database": "ok", "leader": "no scheduler loop leads"}}'
 
-    assert describe_missing(body) == "no scheduler loop leads"
-    assert describe_missing("<html>") == "<html>"
+    assert failed_checks(body) == {"leader": "no scheduler loop leads"}
+    assert failed_checks("<html>") == {}
+
+
+@pytest.mark.parametrize(("has_nodes", "is_ready"), [(True, False), (False, True)])
+async def test_only_a_start_with_nodes_waits_for_one(monkeypatch, has_nodes, is_ready):
+    async def answer(*_: object) -> tuple[int, str]:
+        return 503, '{"checks": {"loop": "ok", "node": "no node worker shows life"}}'
+
+    monkeypatch.setattr(readiness, "get", answer)
+    start = readiness.wait_until_ready(
+        "h", 1, token="", timeout_seconds=0.0, waiting=print, has_nodes=has_nodes
+    )
+    with nullcontext() if is_ready else pytest.raises(StartFailed, match="no node worker"):
+        await start
