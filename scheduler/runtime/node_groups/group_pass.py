@@ -117,6 +117,9 @@ class GroupPass:
         estimate = self.report.estimate
         if estimate is not None and estimate.start_seconds:  # what the keeper before has measured
             self._starts.seconds = estimate.start_seconds
+        # Also while the engine does not answer yet.
+        if self.report.spec.count is not None:
+            self.report.wanted = self.report.spec.count
 
     async def run(self, declared: NodeGroupSpec | None, around: Surroundings, now: float) -> bool:
         """Make a pass; ``declared`` is None for a deleted group, ``now`` a monotonic clock.

@@ -255,6 +255,7 @@ async def test_an_engine_that_does_not_answer_changes_nothing_and_is_named(scene
     scene.engine.fails = "list"
     await scene.run(replace(SPEC, count=0))
     assert scene.group.report.error == "the engine does not answer; start it"
+    assert scene.group.report.wanted == 2
     assert (scene.reasons_of, scene.events) == ({}, [])
     scene.engine.fails = ""
     await scene.run()
@@ -332,7 +333,7 @@ async def test_a_group_with_bounds_grows_by_what_is_decided(elastic: Scene):
 
 async def test_decisions_see_the_measured_start_of_nodes_and_those_on_their_way(elastic: Scene):
     first, second = elastic.size.sights
-    assert (first.start_seconds, first.wanted, first.ready) == (START_SECONDS, 0, 0)
+    assert (first.start_seconds, first.wanted, first.ready) == (START_SECONDS, 2, 0)
     assert (second.start_seconds, second.wanted, second.ready) == (20.0, 1, 1)
     elastic.size.wanted = 3
     await elastic.run(ELASTIC)
