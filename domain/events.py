@@ -271,6 +271,28 @@ class EnvironmentsForked(EventBase):
     failed: str = ""
 
 
+class EnvironmentPacked(EventBase):
+    """A node holds an environment and has packed it for its move, or does not: then it is used as before."""
+
+    trajectory: TrajectoryKey
+    node: str
+    #: Number of the move.
+    number: int
+    #: Reason of the failure; empty for a success.
+    failed: str = ""
+    #: Why it stays, as `domain.moves` has it.
+    stays: str = ""
+
+
+class EnvironmentReceived(EventBase):
+    """A node has the environment of a move on its disk and can run it, or failed to."""
+
+    trajectory: TrajectoryKey
+    node: str
+    number: int
+    failed: str = ""
+
+
 class NodeJoined(EventBase):
     """A node worker is up, has cleaned up after its predecessor, and accepts commands."""
 
@@ -404,6 +426,7 @@ Event = (
     | LeaseRenewed | LeasesRenewed | LeaseReleased | TaskOpened | TaskPaused | TaskPrioritised | TaskCancelRequested
     | ServiceEvictionAsked | ServicePrepared | TrajectoryOpened | TrajectoryRenewed
     | TrajectoryFinished | EnvironmentRemoved | FileRequested | TrajectoriesForked | EnvironmentsForked
+    | EnvironmentPacked | EnvironmentReceived
     | NodeJoined | NodeLost | NodeReturned | NodeFenced | NodeRevoked | NodeRefuses
     | NodeForgetAsked | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent | SelectorEvent
 )  # fmt: skip

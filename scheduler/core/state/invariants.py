@@ -20,6 +20,8 @@ from scheduler.core.state.generation_invariants import generations_agree
 from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
+from scheduler.core.state.move_invariants import moves_agree
+from scheduler.core.state.moves import held_beside
 from scheduler.core.state.rollout_invariants import rollouts_agree
 from scheduler.core.state.timers import TimerKind
 
@@ -34,6 +36,7 @@ def check(state: State) -> None:
         *_queues_agree(state),
         *_trajectories_agree(state),
         *_deadlines_are_set(state),
+        *moves_agree(state),
         *_quotas_wake(state),
         *_answers_come(state),
         *_shares_agree(state),
@@ -62,6 +65,9 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
     for trajectory in state.trajectories.values():
         if trajectory.node is not None and trajectory.memory_bytes:
             resource = node_resource("memory", trajectory.node)
+            held[resource][trajectory.holder] = trajectory.memory_bytes
+        for node_name in held_beside(trajectory):
+            resource = node_resource("memory", node_name)
             held[resource][trajectory.holder] = trajectory.memory_bytes
     return held
 
@@ -203,7 +209,7 @@ def _forks_agree(trajectory: LiveTrajectory) -> Iterator[str]:
     key = trajectory.key
     if trajectory.forking and (trajectory.busy or trajectory.node is None):
         yield f"trajectory {key} is forked while it runs {trajectory.busy} on {trajectory.node}"
-    if trajectory.forks and not trajectory.forking:
+    if trajectory.forks and not trajectory.forking and trajectory.move is None:
         ahead = [each for each in trajectory.forks[0].after if each in trajectory.live]
         if not ahead:
             yield f"a fork of trajectory {key} is due and not made"
