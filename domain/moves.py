@@ -23,6 +23,8 @@ NOT_MOVED: Final = "not_moved"
 #: It was not looked at yet, or is tried again after a while.
 WAITING: Final = "waiting"
 
+#: Start of names of snapshots that moves go by; names of trainers have no tilde.
+_PACKED: Final = "move~"
 #: Code → verb of one trajectory and of several.
 _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     ACTING: ("runs an action", "run actions"),
@@ -66,3 +68,13 @@ def _trajectories(count: int) -> str:
 
 def _were(count: int) -> str:
     return "was" if count == 1 else "were"
+
+
+def packed_name(trajectory: str, number: int) -> str:
+    """Return the name of the snapshot that a move goes by. No snapshot of a trainer has such a name."""
+    return f"{_PACKED}{number}~{trajectory}"
+
+
+def is_packed(snapshot: str) -> bool:
+    """Return whether a snapshot is that of a move."""
+    return snapshot.startswith(_PACKED)
