@@ -5,6 +5,7 @@ What stays, and why, has a code: the node reports those of its environments, the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -72,7 +73,8 @@ def _were(count: int) -> str:
 
 def packed_name(trajectory: str, number: int) -> str:
     """Return the name of the snapshot that a move goes by. No snapshot of a trainer has such a name."""
-    return f"{_PACKED}{number}~{trajectory}"
+    digest = hashlib.blake2b(trajectory.encode(errors="surrogatepass"), digest_size=16)
+    return f"{_PACKED}{number}~{digest.hexdigest()}"
 
 
 def is_packed(snapshot: str) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from domain.action import ActionState, EnvironmentSpec, Kind, Outcome
-from domain.decisions import Decision, Refuse, TransferFile
+from domain.decisions import Decision, Refuse
 from domain.events import (
-    OPEN_FILES,
     EnvironmentRemoved,
     FileRequested,
     TaskOpened,
@@ -19,7 +18,7 @@ from scheduler.core.state.forks import DEFAULT_TTL_SECONDS, end_forks, memory_aw
 from scheduler.core.state.lifecycle import abort, bind, enqueue, leave_queue, unbind
 from scheduler.core.state.live import LiveTrajectory
 from scheduler.core.state.model import State
-from scheduler.core.state.moves import end_move
+from scheduler.core.state.moves import end_move, file_transfer
 from scheduler.core.state.rollouts import over_mark, owner_of
 from scheduler.core.state.timers import TimerKind
 
@@ -232,7 +231,8 @@ def file_requested(state: State, event: FileRequested, decisions: list[Decision]
     elif trajectory.node is None and not _place(state, trajectory):
         refusal = "busy", "no node has room for this environment now"
     elif trajectory.move is not None:
-        refusal = "busy", f"its environment is being moved to node {trajectory.move.target}"
+        trajectory.file_requests.append(event)
+        return
     elif trajectory.node is not None and not _reachable(state, trajectory.node):
         refusal = "busy", f"node {trajectory.node} is silent"
     if refusal is not None:
@@ -240,19 +240,7 @@ def file_requested(state: State, event: FileRequested, decisions: list[Decision]
         return
     assert trajectory is not None  # else it was refused
     assert trajectory.node is not None
-    # Earlier verbs know no environment, so journals of earlier versions replay equal.
-    environment = trajectory.environment if event.verb == OPEN_FILES else None
-    decisions.append(
-        TransferFile(
-            key,
-            trajectory.node,
-            event.request_id,
-            event.verb,
-            event.path,
-            event.reply_to,
-            environment,
-        )
-    )
+    decisions.append(file_transfer(trajectory, trajectory.node, event))
 
 
 def _reachable(state: State, node: str) -> bool:

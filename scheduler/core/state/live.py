@@ -12,6 +12,7 @@ import msgspec
 from domain.action import EXEC, QUEUED, TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
+from domain.events import FileRequested
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory
 from domain.resources import UnitSet
@@ -158,6 +159,8 @@ class LiveTrajectory:
     forking: str = ""
     #: Move of its environment that is on its way: its exec actions and forks wait.
     move: Move | None = None
+    #: Requests for files that arrived during it; they are answered when it ends.
+    file_requests: list[FileRequested] = field(default_factory=list)
     #: Number of moves that were begun.
     moves: int = 0
     #: Nodes that are to remove a copy of its environment, and hold its memory until they have.

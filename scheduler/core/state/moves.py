@@ -12,7 +12,7 @@ States of one move, which is `LiveTrajectory.move`; source: node of the trajecto
 
 Rules
 1. Only a trajectory without a live exec action, without a fork and open is moved. No exec action of it is queued
-   meanwhile, and no fork begins. A program or a session in the environment is seen by its node, which refuses then.
+   meanwhile, no fork begins, and requests for files wait. A program or a session in the environment is seen by its node, which refuses then.
 2. The environment is the source's until the journal has `EnvironmentReceived`. The `EndMove` of the same pass names the node
    where the trajectory lives on, and only by it a node removes anything.
 3. The target is usable, has at least the resources of the source, and room for the memory of the environment, which no waiting
@@ -36,7 +36,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from domain.decisions import Decision, EndMove, MoveEnvironment, ReceiveEnvironment
+from domain.decisions import (
+    Decision,
+    EndMove,
+    MoveEnvironment,
+    ReceiveEnvironment,
+    Refuse,
+    TransferFile,
+)
+from domain.events import OPEN_FILES, FileRequested
 from domain.ids import node_resource
 from domain.moves import ACTING, FAILED, IN_USE, NO_ROOM, NOT_MOVED, PROCESS, SESSION, WAITING
 from scheduler.core.state.forks import continue_line, memory_awaited
@@ -232,6 +240,7 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     trajectory.stays, trajectory.failed_moves, trajectory.stays_until = "", 0, 0.0
     state.supply.nodes[source].moved += 1
     decisions.append(EndMove(trajectory.key, source, move.number, move.target))
+    _answer_file_requests(trajectory, move.target, decisions)
     note_idle(state, trajectory)  # the target may be drained by now
     continue_line(state, trajectory, decisions)
 
@@ -270,6 +279,7 @@ def end_move(
         decisions.append(EndMove(trajectory.key, move.target, move.number, lives_on, why))
     elif move.target:
         _release(state, trajectory, move.target)
+    _answer_file_requests(trajectory, lives_on, decisions)
     if not lives_on:
         return
     trajectory.stays, trajectory.stays_until = stays, state.now + _pause(trajectory, stays)
@@ -282,6 +292,29 @@ def _pause(trajectory: LiveTrajectory, stays: str) -> float:
         return BUSY_SECONDS
     trajectory.failed_moves += 1
     return min(LONGEST_SECONDS, FAILED_SECONDS * 2.0 ** min(8, trajectory.failed_moves - 1))
+
+
+def file_transfer(trajectory: LiveTrajectory, node: str, wanted: FileRequested) -> TransferFile:
+    """Return the order of a request for files to the node of a trajectory."""
+    # Earlier verbs know no environment, so journals of earlier versions replay equal.
+    environment = trajectory.environment if wanted.verb == OPEN_FILES else None
+    return TransferFile(
+        trajectory.key, node, wanted.request_id, wanted.verb, wanted.path, wanted.reply_to,
+        environment,
+    )  # fmt: skip
+
+
+def _answer_file_requests(
+    trajectory: LiveTrajectory, lives_on: str, decisions: list[Decision]
+) -> None:
+    """Pass on the requests for files that waited for a move; refuse them if the trajectory is over."""
+    for wanted in trajectory.file_requests:
+        if lives_on:
+            decisions.append(file_transfer(trajectory, lives_on, wanted))
+        else:
+            why = f"the trajectory is over: {trajectory.closing or 'its environment is lost'}"
+            decisions.append(Refuse(wanted.request_id, wanted.reply_to, "conflict", why))
+    trajectory.file_requests = []
 
 
 def give_up(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:

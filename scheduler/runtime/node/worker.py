@@ -20,7 +20,6 @@ from domain.allocation import Home
 from domain.codec import NodeCommand
 from domain.confinement import SANDBOX_CURE, can_sandbox
 from domain.events import ActionFinished, NodeJoined, NodeRefuses
-from domain.ids import TrajectoryKey
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.ports import (
     DiskUsing,

@@ -13,6 +13,7 @@ from domain.decisions import (
     ReceiveEnvironment,
     Refuse,
     RemoveEnvironment,
+    TransferFile,
 )
 from domain.inventory import PoolConfig
 from domain.moves import PROCESS, drain_text
@@ -279,13 +280,18 @@ def test_a_fork_waits_for_the_move_and_is_made_where_the_environment_is(core):
     assert the(ForkEnvironment, decisions).node == "n2"
 
 
-def test_a_first_upload_during_a_move_is_refused_as_busy(core):
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_upload_during_a_move_goes_where_the_environment_is_then(core, ends):
     scenario = placed(core)
-    scenario.configure(draining("n1"))
+    order = the(MoveEnvironment, scenario.configure(draining("n1")))
+    fetched = the(ReceiveEnvironment, scenario.packed(order))
 
-    refusal = the(Refuse, scenario.request_file("t1", verb="open"))
+    assert scenario.request_file("t1", verb="open") == []
 
-    assert (refusal.code, "moved to node n2" in refusal.detail) == ("busy", True)
+    if ends:
+        assert the(Refuse, scenario.finish_trajectory("t1")).code == "conflict"
+    else:
+        assert the(TransferFile, scenario.received(fetched)).node == "n2"
 
 
 def test_a_restored_machine_goes_on_with_a_move(core):
