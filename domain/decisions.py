@@ -212,6 +212,12 @@ class EndMove(_Decision, frozen=True):
     lives_on: str
     #: Why it was not moved; empty for a success.
     why: str = ""
+    task: str = ""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether this is the end of a move that succeeded, for the node that it left."""
+        return bool(self.lives_on) and self.node != self.lives_on and not self.why
 
 
 class Refuse(_Decision, frozen=True):

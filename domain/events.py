@@ -227,6 +227,8 @@ class EnvironmentRemoved(EventBase):
 
     trajectory: TrajectoryKey
     node: str
+    #: It was that of a move, and the trajectory lives elsewhere.
+    copied: bool = False
 
 
 class FileRequested(EventBase):

@@ -164,6 +164,11 @@ class Capacity:
         """Add a trajectory's environment on the node of its first command."""
         self._environments.setdefault(key, (node, memory_bytes))
 
+    def move_environment(self, key: TrajectoryKey, node: str) -> None:
+        """Record that a trajectory's environment is on another node; an unknown one is not an error."""
+        if (known := self._environments.get(key)) is not None:
+            self._environments[key] = (node, known[1])
+
     def remove_environment(self, key: TrajectoryKey) -> None:
         """Remove an environment; an unknown one is not an error."""
         self._environments.pop(key, None)

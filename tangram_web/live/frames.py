@@ -24,6 +24,7 @@ from domain.allocation import Allocation
 from domain.codec import JournalEntry
 from domain.decisions import (
     AssignRollout,
+    EndMove,
     Evict,
     Finish,
     FinishRollout,
@@ -458,8 +459,16 @@ class FrameFold(JournalReducer):
             self.capacity.place_environment(key, node, memory_bytes)
             self.nodes_revision += 1
 
+    @on(EndMove)
+    def _move_environment(self, decision: EndMove) -> None:
+        if decision.has_moved:
+            self.capacity.move_environment(decision.trajectory, decision.lives_on)
+            self.nodes_revision += 1
+
     @on(EnvironmentRemoved)
     def _remove_environment(self, event: EnvironmentRemoved) -> None:
+        if event.copied:
+            return
         self.trajectories.remove_environment(event.trajectory)
         self.capacity.remove_environment(event.trajectory)
         self.nodes_revision += 1

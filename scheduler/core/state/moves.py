@@ -239,7 +239,7 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     _forget(state, trajectory)
     trajectory.stays, trajectory.failed_moves, trajectory.stays_until = "", 0, 0.0
     state.supply.nodes[source].moved += 1
-    decisions.append(EndMove(trajectory.key, source, move.number, move.target))
+    decisions.append(_ended(trajectory, move, source, move.target))
     _answer_file_requests(trajectory, move.target, decisions)
     note_idle(state, trajectory)  # the target may be drained by now
     continue_line(state, trajectory, decisions)
@@ -273,10 +273,10 @@ def end_move(
         return
     _forget(state, trajectory)
     if lives_on:
-        decisions.append(EndMove(trajectory.key, source, move.number, source, why))
+        decisions.append(_ended(trajectory, move, source, source, why))
     if move.packed and gone != move.target:
         trajectory.copies.append(move.target)
-        decisions.append(EndMove(trajectory.key, move.target, move.number, lives_on, why))
+        decisions.append(_ended(trajectory, move, move.target, lives_on, why))
     elif move.target:
         _release(state, trajectory, move.target)
     _answer_file_requests(trajectory, lives_on, decisions)
@@ -284,6 +284,12 @@ def end_move(
         return
     trajectory.stays, trajectory.stays_until = stays, state.now + _pause(trajectory, stays)
     continue_line(state, trajectory, decisions)
+
+
+def _ended(
+    trajectory: LiveTrajectory, move: Move, node: str, lives_on: str, why: str = ""
+) -> EndMove:
+    return EndMove(trajectory.key, node, move.number, lives_on, why, trajectory.task)
 
 
 def _pause(trajectory: LiveTrajectory, stays: str) -> float:

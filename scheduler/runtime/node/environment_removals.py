@@ -36,13 +36,15 @@ class EnvironmentRemovals:
         self._moves = moves
         self._reporter = reporter
 
-    async def remove(self, trajectory: TrajectoryKey, settled: Callable[[], None]) -> None:
-        """Remove an environment, with retries, and report; its memory is free only then."""
+    async def remove(
+        self, trajectory: TrajectoryKey, settled: Callable[[], None], *, copied: bool = False
+    ) -> None:
+        """Remove an environment, with retries, and report; its memory is free only then. ``copied``: its trajectory lives elsewhere."""
         await self._forks.ended(trajectory)
         await self._moves.ended(trajectory)
         await self.remove_everywhere(trajectory)
         await self._moves.release(trajectory)
-        removed = EnvironmentRemoved(trajectory=trajectory, node=self._node)
+        removed = EnvironmentRemoved(trajectory=trajectory, node=self._node, copied=copied)
         self._reporter.report(removed, settled)
 
     async def remove_everywhere(self, trajectory: TrajectoryKey) -> None:

@@ -365,7 +365,7 @@ class NodeWorker:
             moves.stays(end.trajectory)  # before the next command
             spawn(moves.end(end, settled))
         elif end is not None:
-            spawn(self._removals.remove(end.trajectory, settled))
+            spawn(self._removals.remove(end.trajectory, settled, copied=True))
 
     def _make_ready(self, command: NodeCommand) -> None:
         """Load or unload a service, or prepare environments, ahead of any grant."""
