@@ -57,7 +57,7 @@ def the(kind, decisions):
 
 
 def ends(decisions):
-    """Return where each told node lets which trajectory live on."""
+    """Return where each informed node lets which trajectory live on."""
     return [(each.node, each.lives_on) for each in only(EndMove, decisions)]
 
 
