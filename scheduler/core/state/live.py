@@ -112,7 +112,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
     door: str = ""
 
 
-class Move(msgspec.Struct, frozen=True):
+class LiveMove(msgspec.Struct, frozen=True):
     """A move of a trajectory's environment from its node to another one, on its way (`state.moves`)."""
 
     #: Counts the moves of the trajectory.
@@ -158,7 +158,7 @@ class LiveTrajectory:
     #: Request of the fork that its node makes now, of it or into it: its exec actions wait.
     forking: str = ""
     #: Move of its environment that is on its way: its exec actions and forks wait.
-    move: Move | None = None
+    move: LiveMove | None = None
     #: Requests for files that arrived during it; they are answered when it ends.
     file_requests: list[FileRequested] = field(default_factory=list)
     #: Number of moves that were begun.

@@ -132,7 +132,7 @@ class Resizing:
 
 
 @dataclass(slots=True)
-class Moves:
+class PendingMoves:
     """What the next pass looks at to move environments (`state.moves`), and the moves on their way."""
 
     #: Look at all trajectories of nodes that let them finish.
@@ -179,7 +179,7 @@ class State:
     backends: dict[str, BackendPool] = field(default_factory=dict)
     #: Calls that share an answer.
     coalescing: CallCoalescing = field(default_factory=CallCoalescing)
-    moves: Moves = field(default_factory=Moves)
+    moves: PendingMoves = field(default_factory=PendingMoves)
     #: Decisions of policies, latest last; not part of a snapshot.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What stays on units between actions; replaced by the machine.

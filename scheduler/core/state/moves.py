@@ -19,7 +19,7 @@ Rules
    action needs. It is reserved there from the first order on.
 4. A node that may have a copy which is not the trajectory's holds its memory until it reports `EnvironmentRemoved`, or is gone
    (`LiveTrajectory.copies`). The trajectory's name is not free before, and the node is no target of it.
-5. Nothing is decided by a report of another move (`Move.number`), so repeated and late ones change nothing.
+5. Nothing is decided by a report of another move (`LiveMove.number`), so repeated and late ones change nothing.
 
 Crashes. Nodes read orders again that they have not reported: both orders may be repeated. A source that starts again still
 holds what it has packed. A node that lost its state, is forgotten or revoked holds nothing: as target it ends the move, as source it ends the
@@ -31,6 +31,7 @@ What stays is looked at again when an action of it ends, when nodes or the confi
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -48,7 +49,7 @@ from domain.events import OPEN_FILES, FileRequested
 from domain.ids import node_resource
 from domain.moves import ACTING, FAILED, IN_USE, NO_ROOM, NOT_MOVED, PROCESS, SESSION, WAITING
 from scheduler.core.state.forks import continue_line, memory_awaited
-from scheduler.core.state.live import LiveNode, LiveTrajectory, Move
+from scheduler.core.state.live import LiveMove, LiveNode, LiveTrajectory
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import TimerKind
 
@@ -56,14 +57,23 @@ from scheduler.core.state.timers import TimerKind
 MOVE_SECONDS: Final = 120.0
 #: All that stays is looked at so often.
 LOOK_SECONDS: Final = 5.0
-#: A trajectory that holds a process or a session, or is used, is not asked again for so long.
-BUSY_SECONDS: Final = 10.0
-#: After a failure: this, doubled with each further one.
-FAILED_SECONDS: Final = 30.0
-LONGEST_SECONDS: Final = 480.0
+#: A trajectory that holds a process or a session, or is used, is not asked again for so long, and after a failure for so long: doubled
+#: each time up to the second number.
+BUSY_SECONDS: Final = (10.0, 80.0)
+FAILED_SECONDS: Final = (30.0, 480.0)
 #: Moves at once, from a node and to a node: they share its disk and its network.
 MOST_AT_ONCE: Final = 4
 _BUSY: Final = frozenset({PROCESS, SESSION, IN_USE})
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one pass has found, so that it asks once and not for each of a thousand trajectories."""
+
+    #: Moves on their way, by each node that takes part.
+    loads: Counter[str] = field(default_factory=Counter)
+    #: Source → least memory for which there is no target, and the code why.
+    none: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def note_idle(state: State, trajectory: LiveTrajectory) -> None:
@@ -81,16 +91,15 @@ def begin_moves(state: State, decisions: list[Decision]) -> None:
         found = [state.trajectories[key] for key in moves.idle if key in state.trajectories]
     everything, moves.all = moves.all, False
     moves.idle.clear()
-    left = False
-    loads: Counter[str] | None = None
+    left, look = False, _Look()
     for trajectory in found:
         source = _source(state, trajectory)
         if source is None or not moves_from(state, source):
             continue
         left = True
         if _may_move(state, trajectory, source):
-            loads = _loads(state) if loads is None else loads
-            _begin(state, trajectory, source, loads, decisions)
+            look.loads = look.loads or _loads(state)
+            _begin(state, trajectory, source, look, decisions)
     if everything:
         moves.due = None
     if left and moves.due is None:
@@ -140,23 +149,30 @@ def _begin(
     state: State,
     trajectory: LiveTrajectory,
     source: LiveNode,
-    loads: Counter[str],
+    look: _Look,
     decisions: list[Decision],
 ) -> None:
     """Begin a move of ``trajectory``, unless no target has room or enough are on their way."""
+    loads, memory = look.loads, trajectory.memory_bytes
     if loads[source.name] >= MOST_AT_ONCE:
         trajectory.stays = WAITING
+        return
+    least, why = look.none.get(source.name, (inf, ""))
+    if memory >= least:
+        trajectory.stays = why
         return
     target, is_full = _target(state, trajectory, source, loads)
     if target is None:
         trajectory.stays = WAITING if is_full else NO_ROOM
+        if not trajectory.copies:  # else it is the only one that may not go there
+            look.none[source.name] = memory, trajectory.stays
         return
     if trajectory.memory_bytes:
         ledger = state.supply.ledgers[node_resource("memory", target)]
         ledger.allocate(trajectory.holder, trajectory.memory_bytes)
     trajectory.moves += 1
     until = state.now + MOVE_SECONDS
-    move = trajectory.move = Move(trajectory.moves, target, until)
+    move = trajectory.move = LiveMove(trajectory.moves, target, until)
     state.moves.active.add(trajectory.key)
     state.timers.set(until, TimerKind.MOVE, trajectory.key)
     loads[source.name] += 1
@@ -287,17 +303,16 @@ def end_move(
 
 
 def _ended(
-    trajectory: LiveTrajectory, move: Move, node: str, lives_on: str, why: str = ""
+    trajectory: LiveTrajectory, move: LiveMove, node: str, lives_on: str, why: str = ""
 ) -> EndMove:
     return EndMove(trajectory.key, node, move.number, lives_on, why, trajectory.task)
 
 
 def _pause(trajectory: LiveTrajectory, stays: str) -> float:
     """Return how long a trajectory is not tried again."""
-    if stays in _BUSY:
-        return BUSY_SECONDS
+    first, longest = BUSY_SECONDS if stays in _BUSY else FAILED_SECONDS
     trajectory.failed_moves += 1
-    return min(LONGEST_SECONDS, FAILED_SECONDS * 2.0 ** min(8, trajectory.failed_moves - 1))
+    return min(longest, first * 2.0 ** min(8, trajectory.failed_moves - 1))
 
 
 def file_transfer(trajectory: LiveTrajectory, node: str, wanted: FileRequested) -> TransferFile:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from domain.codec import NodeCommand
 from domain.events import EnvironmentRemoved
 from domain.ids import TrajectoryKey
 from domain.ports import Driver
@@ -46,6 +47,19 @@ class EnvironmentRemovals:
         await self._moves.release(trajectory)
         removed = EnvironmentRemoved(trajectory=trajectory, node=self._node, copied=copied)
         self._reporter.report(removed, settled)
+
+    async def forget(self, commands: Iterable[NodeCommand]) -> None:
+        """Remove what commands of a former identity wanted to be removed; nothing is reported."""
+        for command in commands:
+            end, removal = command.end_move, command.remove
+            if end is not None and end.lives_on != self._node:
+                removed = end.trajectory
+            elif removal is not None:
+                removed = removal.trajectory
+            else:
+                continue
+            await self.remove_everywhere(removed)
+            await self._moves.release(removed)
 
     async def remove_everywhere(self, trajectory: TrajectoryKey) -> None:
         """Remove an environment from each driver."""

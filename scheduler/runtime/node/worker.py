@@ -208,9 +208,7 @@ class NodeWorker:
         OrderExecutor of a dead predecessor have ended by now. After a crash within, this is repeated.
         """
         log.warning("node %s was forgotten: it joins as a new node", self._options.name)
-        for command in behind:
-            if command.remove is not None:
-                await self._removals.remove_everywhere(command.remove.trajectory)
+        await self._removals.forget(behind)
         for driver in self._drivers:
             driver.forget([left.mark for left in leftovers])
         former = self._stream

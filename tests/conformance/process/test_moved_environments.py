@@ -47,17 +47,23 @@ async def run(driver: ProcessDriver, command: str, name: str = "act_1") -> str:
 
 async def test_an_environment_goes_on_elsewhere_with_its_whole_tree(drivers):
     source, target = drivers
-    await run(source, "echo 1 > a && mkdir /home/x && ln -s /workspace/a /home/x/link && rm /etc/hosts")
+    await run(
+        source, "echo 1 > a && mkdir /tmp/x && ln -s /workspace/a /tmp/x/link && rm /etc/hosts"
+    )
 
     await source.moving.pack(ORDER)
     await target.moving.receive(FETCH, source.export_snapshot("lab", NAME))
 
     assert target.environments is not None
     assert target.environments.of(TRAJECTORY).processes() == []
-    said = await run(target, "cat /home/x/link && test ! -e /etc/hosts && echo 2 >> a && cat a", "act_2")
+    said = await run(
+        target, "cat /tmp/x/link && test ! -e /etc/hosts && echo 2 >> a && cat a", "act_2"
+    )
     assert said == "1\n1\n2\n"
     assert await target.snapshots() == []
-    assert await run(source, "cat a", "act_3") == "1\n", "the source has its own until it is removed"
+    assert await run(source, "cat a", "act_3") == "1\n", (
+        "the source has its own until it is removed"
+    )
 
 
 async def test_a_repeated_order_packs_once_and_begins_once(drivers):

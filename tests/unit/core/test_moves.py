@@ -126,7 +126,7 @@ def test_what_fails_leaves_the_trajectory_where_it_was_and_is_tried_again(core, 
     assert scenario.the_grant("b").node == "n1"
     assert scenario.free("memory:n2") == 16 * GIB
     scenario.finish("b")
-    again = the(MoveEnvironment, scenario.advance(FAILED_SECONDS + LOOK_SECONDS))
+    again = the(MoveEnvironment, scenario.advance(FAILED_SECONDS[0] + LOOK_SECONDS))
     assert again.number == 2
 
 
@@ -136,7 +136,7 @@ def test_a_trajectory_that_holds_a_process_is_asked_again_after_its_next_action(
 
     scenario.packed(order, failed="2 programs run in it", stays=PROCESS)
     assert only(MoveEnvironment, scenario.advance(LOOK_SECONDS)) == []
-    scenario.advance(BUSY_SECONDS)
+    scenario.advance(BUSY_SECONDS[0])
 
     assert len(only(MoveEnvironment, scenario.decisions)) == 2
 
