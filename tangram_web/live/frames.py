@@ -79,7 +79,7 @@ from tangram_web.live.rollups.recent import (
 from tangram_web.live.rollups.rollup import Rollup, RollupBuilder
 from tangram_web.live.task_endings import TaskEndings
 from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW, TOPICS, TopicFrame
-from tangram_web.metrics.totals import Totals, granted_cpu_seconds
+from tangram_web.metrics.totals import MOVED, STAYED, Totals, granted_cpu_seconds
 
 #: Actions that wait longest, as rows.
 MAX_WAITING: Final = 20
@@ -461,7 +461,10 @@ class FrameFold(JournalReducer):
 
     @on(EndMove)
     def _move_environment(self, decision: EndMove) -> None:
+        if decision.node == decision.lives_on:
+            self._totals.count_move(self._pool_of(decision.node), STAYED)
         if decision.has_moved:
+            self._totals.count_move(self._pool_of(decision.node), MOVED)
             self.capacity.move_environment(decision.trajectory, decision.lives_on)
             self.nodes_revision += 1
 

@@ -13,6 +13,7 @@ from domain.events import (
 )
 from domain.ids import TrajectoryKey
 from tangram_web.live.frames import FrameFold
+from tangram_web.metrics.totals import Totals
 from tests.unit.live.journal import Journal, environment
 
 GIB = 2**30
@@ -150,6 +151,11 @@ def test_an_environment_that_was_moved_counts_on_its_new_node_alone():
 
     row = node(journal)
     assert (row["name"], row["memory_held_bytes"], row["environments"]) == ("a-new", GIB, 1)
+    counted = Totals()
+    fold = FrameFold(counted)
+    for entry in journal.entries:
+        fold.fold(entry)
+    assert counted.moves == {("default", "stayed"): 1, ("default", "moved"): 1}
 
 
 def test_trajectory_that_ends_before_anything_ran_reserves_nothing():
