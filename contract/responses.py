@@ -18,7 +18,7 @@ from domain.request_text import RequestDetails
 class WaitDetails(msgspec.Struct, omit_defaults=True):
     """Reason why an action waits (I14)."""
 
-    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``trajectory_forked`` · ``merged`` · ``too_large`` · ``no_backend`` · ``no_node`` ·
+    #: ``short_of`` · ``share`` · ``behind`` · ``deferred`` · ``trajectory_busy`` · ``trajectory_forked`` · ``trajectory_moved`` · ``merged`` · ``too_large`` · ``no_backend`` · ``no_node`` ·
     #: ``nodes_unusable`` · ``pool_unconfined`` · ``node_unconfined`` · ``node_lost`` · ``node_drained`` ·
     #: ``node_refuses`` · ``pool_paused`` · ``task_paused`` · ``service_quarantined`` · ``kept_away`` · ``no_worker`` · ``batch_gathers`` · ``cache_moves`` · ``arriving``
     code: str

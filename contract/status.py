@@ -82,6 +82,20 @@ class NodeResource(msgspec.Struct):
     kept: int | UnsetType = UNSET
 
 
+class DrainProgress(msgspec.Struct):
+    """What a drain has done that lets trajectories finish, and what it waits for."""
+
+    #: That have their environment there.
+    trajectories: int
+    #: That were moved to other nodes since the drain began, and those on their way.
+    moved: int
+    moving: int
+    #: Code of `domain.moves` → number of the others.
+    stays: dict[str, int]
+    #: All that in one sentence.
+    text: str
+
+
 class NodeStatus(msgspec.Struct):
     """A node as the scheduler sees it; ``state`` is ``drained`` for a node that takes no new work."""
 
@@ -94,6 +108,8 @@ class NodeStatus(msgspec.Struct):
     hindrance: str | None = None
     #: What protects commands there, in one line; empty where the worker does not report it.
     protection: str = ""
+    #: Of a node that lets its trajectories finish.
+    drain: DrainProgress | None = None
 
 
 class NodeLoad(msgspec.Struct):

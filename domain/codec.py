@@ -13,9 +13,12 @@ import msgspec
 from domain.decisions import (
     Abort,
     Decision,
+    EndMove,
     Evict,
     Forget,
     ForkEnvironment,
+    MoveEnvironment,
+    ReceiveEnvironment,
     RemoveEnvironment,
     Resize,
     TransferFile,
@@ -68,6 +71,9 @@ class NodeCommand(msgspec.Struct, omit_defaults=True):
     evict: Evict | None = None
     prepare: PrepareOrder | None = None
     warm: WarmOrder | None = None
+    move: MoveEnvironment | None = None
+    receive: ReceiveEnvironment | None = None
+    end_move: EndMove | None = None
     #: The last command of a node: the worker exits, and restarts under another identity.
     forget: Forget | None = None
 

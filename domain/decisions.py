@@ -177,6 +177,49 @@ class ForkEnvironment(_Decision, frozen=True):
     snapshot: str = ""
 
 
+class MoveEnvironment(_Decision, frozen=True):
+    """Have the node hold an idle environment and pack its files for another node, and report."""
+
+    trajectory: TrajectoryKey
+    #: It has the environment.
+    node: str
+    #: Counts the moves of the trajectory.
+    number: int
+    target: str
+    project: str
+    environment: EnvironmentSpec | None = None
+
+
+class ReceiveEnvironment(_Decision, frozen=True):
+    """Have the node fetch what another one has packed, begin the environment with it, and report."""
+
+    trajectory: TrajectoryKey
+    #: It gets the environment.
+    node: str
+    number: int
+    source: str
+    project: str
+    environment: EnvironmentSpec | None = None
+
+
+class EndMove(_Decision, frozen=True):
+    """Tell a node where a trajectory lives on. There its environment is used again; the other node removes its own, and reports."""
+
+    trajectory: TrajectoryKey
+    node: str
+    number: int
+    #: Empty: the trajectory is over.
+    lives_on: str
+    #: Why it was not moved; empty for a success.
+    why: str = ""
+    task: str = ""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether this is the end of a move that succeeded, for the node that it left."""
+        return bool(self.lives_on) and self.node != self.lives_on and not self.why
+
+
 class Refuse(_Decision, frozen=True):
     """Refuse a request that came too late, with the reason."""
 
@@ -318,4 +361,5 @@ Decision = (
     | Prepare | TransferFile | ForkEnvironment | Refuse | Forget | Wake
     | AssignRollout | WithdrawRollout | ParkRollout | ResumeRollout | FinishRollout | SetBackends
     | SetFleet | MoveCache | DropCacheMove | SetParallelism
+    | MoveEnvironment | ReceiveEnvironment | EndMove
 )  # fmt: skip

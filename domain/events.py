@@ -227,6 +227,8 @@ class EnvironmentRemoved(EventBase):
 
     trajectory: TrajectoryKey
     node: str
+    #: It was that of a move, and the trajectory lives elsewhere.
+    copied: bool = False
 
 
 class FileRequested(EventBase):
@@ -268,6 +270,28 @@ class EnvironmentsForked(EventBase):
     request_id: str
     children: tuple[TrajectoryKey, ...] = ()
     #: Reason of the failure; empty for a success.
+    failed: str = ""
+
+
+class EnvironmentPacked(EventBase):
+    """A node holds an environment and has packed it for its move, or does not: then it is used as before."""
+
+    trajectory: TrajectoryKey
+    node: str
+    #: Number of the move.
+    number: int
+    #: Reason of the failure; empty for a success.
+    failed: str = ""
+    #: Why it stays, as `domain.moves` has it.
+    stays: str = ""
+
+
+class EnvironmentReceived(EventBase):
+    """A node has the environment of a move on its disk and can run it, or failed to."""
+
+    trajectory: TrajectoryKey
+    node: str
+    number: int
     failed: str = ""
 
 
@@ -404,6 +428,7 @@ Event = (
     | LeaseRenewed | LeasesRenewed | LeaseReleased | TaskOpened | TaskPaused | TaskPrioritised | TaskCancelRequested
     | ServiceEvictionAsked | ServicePrepared | TrajectoryOpened | TrajectoryRenewed
     | TrajectoryFinished | EnvironmentRemoved | FileRequested | TrajectoriesForked | EnvironmentsForked
+    | EnvironmentPacked | EnvironmentReceived
     | NodeJoined | NodeLost | NodeReturned | NodeFenced | NodeRevoked | NodeRefuses
     | NodeForgetAsked | ConfigApplied | TimeAdvanced | RolloutEvent | FleetEvent | SelectorEvent
 )  # fmt: skip

@@ -78,6 +78,8 @@ class NodeInventory(msgspec.Struct, frozen=True, omit_defaults=True):
     forks: bool = False
     #: It keeps prepared environments.
     warms: bool = False
+    #: It moves idle environments to other nodes, and takes those of others.
+    moves: bool = False
 
 
 #: Default times without a heartbeat until a node is lost, and until it is dead.
@@ -115,6 +117,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Shadow pools choose that count, and shorter calls precede longer ones. False in journals of earlier versions, which
     #: replayed batches of calls and served each service's calls by arrival.
     shadow_pools: bool = False
+    #: Idle environments leave a node that lets its trajectories finish. False in journals of earlier versions, which left them there.
+    move_environments: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -208,7 +212,13 @@ def default_config() -> Config:
         revision=0,
         projects={"default": ProjectConfig("default")},
         pools={
-            "default": PoolConfig("default", DEFAULT_POLICY, steady_counts=True, shadow_pools=True)
+            "default": PoolConfig(
+                "default",
+                DEFAULT_POLICY,
+                steady_counts=True,
+                shadow_pools=True,
+                move_environments=True,
+            )
         },
         resources={
             "api:demo": 8 * MILLI,

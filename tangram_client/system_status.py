@@ -28,6 +28,10 @@ class NodeSummary:
     oversubscribed: bool = False
     #: Cores beside these, for Tangram's own processes and light actions.
     cores_kept: int = 0
+    #: Of a node that lets its trajectories finish: those that are left, and what was moved and what it waits for.
+    is_draining: bool = False
+    trajectories: int = 0
+    drain: str = ""
 
     @property
     def alive(self) -> bool:
@@ -37,6 +41,7 @@ class NodeSummary:
     def of(cls, body: Mapping[str, Any]) -> Self:
         cpu = (body.get("resources") or {}).get("cpu") or {}
         total = float(cpu.get("capacity") or 0)
+        drain = body.get("drain") or {}
         return cls(
             name=str(body.get("name", "?")),
             pool=str(body.get("pool", "")),
@@ -46,6 +51,9 @@ class NodeSummary:
             isolation=str(body.get("isolation", "")),
             oversubscribed=bool(cpu.get("oversubscribed")),
             cores_kept=int(cpu.get("kept") or 0),
+            is_draining=body.get("drain") is not None,
+            trajectories=int(drain.get("trajectories") or 0),
+            drain=str(drain.get("text") or ""),
         )
 
 

@@ -107,6 +107,7 @@ def a_node(
     keeps_a_core: bool = False,
     yielding: float = 0,
     forks: bool = True,
+    moves: bool = False,
     **resources: float,
 ) -> NodeInventory:
     """Return a node; further keywords are resources in units (``gpu=4``).
@@ -131,6 +132,7 @@ def a_node(
         pool=pool,
         resources=there,
         forks=forks,
+        moves=moves,
     )
 
 

@@ -11,7 +11,15 @@ from typing import Any
 from contract.responses import WaitDetails
 from domain import events
 from domain.action import Action, ActionState, Outcome
-from domain.decisions import Decision, Finish, ForkEnvironment, Grant, Wake
+from domain.decisions import (
+    Decision,
+    Finish,
+    ForkEnvironment,
+    Grant,
+    MoveEnvironment,
+    ReceiveEnvironment,
+    Wake,
+)
 from domain.ids import ActionId, ResourceId, TrajectoryKey, trajectory_key
 from domain.inventory import Config, NodeInventory
 from domain.resources import units
@@ -120,6 +128,26 @@ class Scenario:
                 request_id=order.request_id,
                 children=order.children,
                 failed=failed,
+            )
+        )
+
+    def packed(self, order: MoveEnvironment, failed: str = "", stays: str = "") -> list[Decision]:
+        """The source of a move has packed the environment, or refuses."""
+        return self.handle(
+            events.EnvironmentPacked(
+                trajectory=order.trajectory,
+                node=order.node,
+                number=order.number,
+                failed=failed,
+                stays=stays,
+            )
+        )
+
+    def received(self, order: ReceiveEnvironment, failed: str = "") -> list[Decision]:
+        """The target of a move has the environment, or failed to get it."""
+        return self.handle(
+            events.EnvironmentReceived(
+                trajectory=order.trajectory, node=order.node, number=order.number, failed=failed
             )
         )
 

@@ -53,6 +53,10 @@ class Removals:
             self._entered[trajectory] += 1
         return Entry(self, trajectory)
 
+    def is_used(self, trajectory: TrajectoryKey) -> bool:
+        """Return whether a request uses the environment of a trajectory, or it is being removed."""
+        return bool(self._entered[trajectory]) or trajectory in self._open
+
     @asynccontextmanager
     async def using(self, trajectory: TrajectoryKey) -> AsyncIterator[None]:
         """Use the environment of a trajectory meanwhile."""

@@ -24,6 +24,7 @@ from scheduler.core.sharing.shares import load_shares
 from scheduler.core.state.at_work import AtWork
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import new_state
+from scheduler.core.state.moves import begin_moves
 from scheduler.core.state.supply import MakeLedger
 
 
@@ -64,6 +65,8 @@ class Machine:
         if state.generations.changed:
             settle(state, decisions)
         run_cycle(state, decisions, at_work)
+        if state.moves.wanted:
+            begin_moves(state, decisions)
         if state.supply.paced:
             self._report_degradations(decisions)
         self._request_wake(decisions)

@@ -120,6 +120,8 @@ def reason_of(facts: WaitFacts) -> str:
         "trajectory_busy": "an environment runs one action at a time, "
         f"and {facts.blocked_by} is before it",
         "trajectory_forked": "the environment of its trajectory is being forked",
+        "trajectory_moved": "the environment of its trajectory is being moved to"
+        f" {f'node {subject}' if subject else 'another node'}, since its node is drained",
         "behind": f"{facts.blocked_by} came before it and waits for {facts.resource}",
         "task_paused": f"task {subject.partition('/')[2]} is paused",
         "service_quarantined": f"service {subject} is quarantined: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +12,11 @@ from tangram_client._calls import create_join_token, node_groups, revoke_join_to
 from tangram_client.cli.output import put_data, rows, show
 from tangram_client.cli.shell import Shell, connected, pass_shell, say
 from tangram_client.cli.token import list_tokens
+from tangram_client.client import Client
+from tangram_client.system_status import StatusSummary
+
+#: Between two looks at a drain that is waited for.
+DRAIN_LOOK_SECONDS: Final = 2.0
 
 
 @click.group()
@@ -85,14 +91,42 @@ def cancel(shell: Shell, /, name: str) -> None:
 @click.option(
     "--finish-trajectories",
     is_flag=True,
-    help="Trajectories that have their environment there continue until they end.",
+    help="Trajectories that have their environment there continue until they end, or move to other nodes.",
 )
+@click.option(
+    "--wait", is_flag=True, help="Wait until none is left, and say what it waits for. Needs --finish-trajectories."
+)  # fmt: skip
 @connected
 @pass_shell
-def drain(shell: Shell, /, name: str, reason: str | None, finish_trajectories: bool) -> None:
+def drain(
+    shell: Shell, /, name: str, reason: str | None, finish_trajectories: bool, wait: bool
+) -> None:
     """Let a node take no new actions; what runs there goes on."""
+    if wait and not finish_trajectories:
+        raise click.UsageError("--wait needs --finish-trajectories: else trajectories stay there")
     with shell.client() as client:
         client.drain_node(name, reason=reason, finishing=finish_trajectories)
+        if wait:
+            _wait_for_drain(client, name)
+
+
+def _wait_for_drain(client: Client, name: str) -> None:
+    """Say what a drain waits for, whenever that changes, until its node has no trajectory."""
+    said = None
+    while True:
+        found = [n for n in StatusSummary.of(client.status()).nodes if n.name == name]
+        if not found:
+            say(f"node {name} has left")
+            return
+        # A loop that has not read the drain yet says nothing of it.
+        drain = found[0].drain
+        if drain and drain != said:
+            say(drain)
+            said = drain
+        if found[0].is_draining and not found[0].trajectories:
+            say(f"node {name} has no trajectory")
+            return
+        time.sleep(DRAIN_LOOK_SECONDS)
 
 
 @node.command("resume")

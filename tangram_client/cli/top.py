@@ -66,6 +66,7 @@ def _pool(pool: PoolSummary) -> tuple[str, ...]:
 def _node(node: NodeSummary) -> tuple[str, ...]:
     cores = f"{node.cores_held:g}/{node.cores_total:g}"
     note = "oversubscribed" if node.oversubscribed else ""
+    note = node.drain or note
     return node.name, node.pool, node.state, cores, _bar(node.cores_held, node.cores_total), note
 
 

@@ -64,6 +64,10 @@ _POOL: Final = {
         " takes one.",
         "{'swe:1': 8}",
     ),
+    "move_environments": Help(
+        "While a node lets its trajectories finish, environments of idle ones without a process or a session move to another"
+        " node of the pool."
+    ),
 }
 _PROJECT: Final = {
     "default_pool": Help("Pool of actions that name none."),

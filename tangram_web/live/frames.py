@@ -24,6 +24,7 @@ from domain.allocation import Allocation
 from domain.codec import JournalEntry
 from domain.decisions import (
     AssignRollout,
+    EndMove,
     Evict,
     Finish,
     FinishRollout,
@@ -78,7 +79,7 @@ from tangram_web.live.rollups.recent import (
 from tangram_web.live.rollups.rollup import Rollup, RollupBuilder
 from tangram_web.live.task_endings import TaskEndings
 from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW, TOPICS, TopicFrame
-from tangram_web.metrics.totals import Totals, granted_cpu_seconds
+from tangram_web.metrics.totals import MOVED, STAYED, Totals, granted_cpu_seconds
 
 #: Actions that wait longest, as rows.
 MAX_WAITING: Final = 20
@@ -458,8 +459,19 @@ class FrameFold(JournalReducer):
             self.capacity.environments.place(key, node, memory_bytes)
             self.nodes_revision += 1
 
+    @on(EndMove)
+    def _move_environment(self, decision: EndMove) -> None:
+        if decision.node == decision.lives_on:
+            self._totals.count_move(self._pool_of(decision.node), STAYED)
+        if decision.has_moved:
+            self._totals.count_move(self._pool_of(decision.node), MOVED)
+            self.capacity.environments.move(decision.trajectory, decision.lives_on)
+            self.nodes_revision += 1
+
     @on(EnvironmentRemoved)
     def _remove_environment(self, event: EnvironmentRemoved) -> None:
+        if event.copied:
+            return
         self.trajectories.remove_environment(event.trajectory)
         self.capacity.environments.remove(event.trajectory)
         self.nodes_revision += 1

@@ -25,6 +25,14 @@ class PlacedEnvironments:
             self._node_of[key] = node
             self._on[node][key] = memory_bytes
 
+    def move(self, key: TrajectoryKey, node: str) -> None:
+        """Record that an environment is on another node; an unknown one is not an error."""
+        before = self._node_of.get(key)
+        if before is not None:
+            memory_bytes = self._on[before][key]
+            self.remove(key)
+            self.place(key, node, memory_bytes)
+
     def remove(self, key: TrajectoryKey) -> None:
         """Remove an environment; an unknown one is not an error."""
         node = self._node_of.pop(key, None)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from domain.codec import JournalEntry
-from domain.decisions import Forget, TransferFile
+from domain.decisions import EndMove, Forget, TransferFile
 from domain.events import (
     ActionSubmitted,
     ConfigApplied,
@@ -99,7 +99,7 @@ class ProjectFold(FrameFold):
             return bool(fact.action.project == self._project)
         if (action := getattr(fact, "action_id", None)) is not None:
             return action in self.open_actions.by_id
-        if isinstance(fact, (TransferFile, EnvironmentRemoved)):
+        if isinstance(fact, (TransferFile, EnvironmentRemoved, EndMove)):
             return fact.trajectory.startswith(f"{self._project}/")
         if isinstance(fact, EnvironmentsForked):
             return fact.source.startswith(f"{self._project}/")

@@ -57,6 +57,11 @@ class PeakMemory(msgspec.Struct):
         self.sum_bytes += peak_bytes
 
 
+#: Ends of a move.
+MOVED: Final = "moved"
+STAYED: Final = "stayed"
+
+
 class Totals(msgspec.Struct):
     """Totals up to one position of the journal. Keys are label values in a fixed order."""
 
@@ -73,6 +78,8 @@ class Totals(msgspec.Struct):
     #: (pool,)
     requeued: dict[tuple[str], int] = {}
     resized: dict[tuple[str], int] = {}
+    #: Moves of environments that have ended, (pool, `MOVED` or `STAYED`).
+    moves: dict[tuple[str, str], int] = {}
     #: Of actions whose use is measured, (pool,): core seconds granted and used, seconds throttled.
     granted_cpu_seconds: dict[tuple[str], float] = {}
     used_cpu_seconds: dict[tuple[str], float] = {}
@@ -197,6 +204,10 @@ class Totals(msgspec.Struct):
     def count_requeued(self, pool: str) -> None:
         """Count a requeued action."""
         self.requeued[(pool,)] = self.requeued.get((pool,), 0) + 1
+
+    def count_move(self, pool: str, end: str) -> None:
+        """Count the end of a move of an environment."""
+        self.moves[pool, end] = self.moves.get((pool, end), 0) + 1
 
     def count_resized(self, pool: str) -> None:
         """Count a resize of a running action."""

@@ -85,6 +85,8 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     egress: EgressRules | None = None
     #: Prepared environments that each node keeps, image → number; ``""`` is no image.
     warm: WarmImages = {}
+    #: Idle environments leave a node that lets its trajectories finish, for another node of the pool.
+    move_environments: bool = True
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -247,6 +249,7 @@ def specs_of(config: Config) -> Wanted:
             pool.host_network,
             pool.egress,
             dict(pool.warm),
+            pool.move_environments,
         )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool, project.limits)

@@ -66,6 +66,8 @@ class Pool(models.Model):
     egress = JsonText(default=dict, blank=True)
     #: Prepared environments that each node keeps: image → number.
     warm = JsonText(default=dict, blank=True)
+    #: Idle environments leave a node that lets its trajectories finish.
+    move_environments = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

@@ -91,7 +91,7 @@ def _pool(pool: Pool) -> PoolConfig:
         None if grace == NODE_GRACE_SECONDS else grace,
         None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
         _sandbox_of(pool), pool.host_network, egress_of(pool), _warm_of(pool), steady_counts=True,
-        shadow_pools=True,
+        shadow_pools=True, move_environments=pool.move_environments,
     )  # fmt: skip
 
 

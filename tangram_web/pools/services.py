@@ -57,6 +57,7 @@ def pool_create(
     host_network: bool = False,
     egress: dict[str, Any] | None = None,
     warm: dict[str, Any] | None = None,
+    move_environments: bool = True,
 ) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy.
 
@@ -67,7 +68,7 @@ def pool_create(
         name=name, policy=policy, paused=paused, light_by_default=light_by_default,
         node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
         shares=_pool_shares(shares), sandbox=sandbox, host_network=host_network,
-        egress=_egress(egress), warm=_warm(warm),
+        egress=_egress(egress), warm=_warm(warm), move_environments=move_environments,
     )  # fmt: skip
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
@@ -89,6 +90,7 @@ def pool_update(
     host_network: bool | None = None,
     egress: dict[str, Any] | None = None,
     warm: dict[str, Any] | None = None,
+    move_environments: bool | None = None,
 ) -> Pool:
     """Change a pool; None leaves a value as it is.
 
@@ -108,6 +110,7 @@ def pool_update(
             "sandbox": sandbox, "host_network": host_network,
             "egress": None if egress is None else _egress(egress),
             "warm": None if warm is None else _warm(warm),
+            "move_environments": move_environments,
         }  # fmt: skip
         given = {field: value for field, value in wanted.items() if value is not None}
         for field, value in given.items():

@@ -23,6 +23,7 @@ from contract.responses import rfc3339
 from domain.action import ActionState, Kind, Outcome
 from domain.codec import JournalEntry
 from domain.decisions import (
+    EndMove,
     Finish,
     ForkEnvironment,
     Grant,
@@ -306,8 +307,16 @@ class RowFold(JournalReducer):
         for child in event.children if event.failed else ():
             self.workloads.ended(child, finished_at=now, environment_removed_at=now)
 
+    @on(EndMove)
+    def _environment_moved(self, decision: EndMove) -> None:
+        if decision.has_moved:
+            project, _, name = decision.trajectory.partition("/")
+            self.workloads.granted(project, decision.task, name, decision.lives_on, self._now)
+
     @on(EnvironmentRemoved)
     def _environment_removed(self, event: EnvironmentRemoved) -> None:
+        if event.copied:
+            return
         now = self._instant(self._wall(event.at))
         self.workloads.ended(event.trajectory, environment_removed_at=now)
 

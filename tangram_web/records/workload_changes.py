@@ -109,7 +109,7 @@ class WorkloadChanges:
             change.ended_wall = self.wall
 
     def granted(self, project: str, task: str, trajectory: str, node: str, now: Any) -> None:
-        """Record the node of a trajectory's newest grant."""
+        """Record the node of a trajectory's newest grant or move."""
         self._trajectory(project, trajectory, task, now).node = node
 
     def task_opened(self, event: TaskOpened, now: Any) -> None:

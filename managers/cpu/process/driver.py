@@ -57,6 +57,7 @@ from managers.cpu.process.invocation import CommandBuilder, ResourceLimits
 from managers.cpu.process.isolation import Isolation
 from managers.cpu.process.launcher import Launcher
 from managers.cpu.process.memory_watch import watch_memory
+from managers.cpu.process.moving import ProcessMoving
 from managers.cpu.process.process_groups import ProcessGroups, open_process_groups
 from managers.cpu.process.process_table import ProcessTable, Termination, become_subreaper
 from managers.cpu.process.process_tag import ProcessTagger
@@ -137,6 +138,10 @@ class ProcessDriver:
             self._workspaces, self._disk, partial(tree_of, self._running), self._resting_root
         )
         self._networks = KeptNetworks(self._egress, self._access.ports)
+        self.moving = ProcessMoving(
+            self._workspaces, self.trees, self._isolation, self._snapshots, shells, self._removals,
+            self._running, self._wake_idle, self.make_files,
+        )  # fmt: skip
         inspection = EnvironmentInspection(self._running, self._parking, self._disk.used_bytes)
         self.inspect_environment = inspection.inspect
         self.images = self.prepared = ImageLibrary(self._directory, self.trees.images)
@@ -170,15 +175,13 @@ class ProcessDriver:
         await self._group_processes(tagger.name, living)
         await self._limit_memory(tagger.name, table, living)
         if self._settings.environment_disks == "auto" and os.geteuid() == 0:
-            self._workspaces.disks = self._disks = LoopDisks(
-                self._directory, self._disk.quotas.files
-            )
+            self._disks = LoopDisks(self._directory, self._disk.quotas.files)
+            self._workspaces.disks = self._disks
             await asyncio.to_thread(self._disks.open)
         await asyncio.to_thread(self._workspaces.open)
         await asyncio.to_thread(self._forking.open)
         await self._forking.collect()
-        settings = self._settings
-        limits = settings.resource_limits()
+        settings, limits = self._settings, self._settings.resource_limits()
         self._devices = await asyncio.to_thread(find_devices, self._given)
         trial, tmpfs_bytes = limits.prefix(tagger.tag("trial")), self._limits.tmpfs_bytes
         await asyncio.to_thread(self._isolation.choose, trial, tmpfs_bytes, self._disks)
@@ -274,10 +277,10 @@ class ProcessDriver:
     async def fork_environment(self, order: ForkEnvironment) -> ForkReport:
         """Give each child of ``order`` the files of its source. Raises Conflict, StorageFull, OSError."""
         await self._wake_idle(order.source)
-        is_running = self._running(order.source) is not None
+        source = self._running(order.source)
         report = await self._forking.fork(order)
         self._disk.adopt([self._workspaces.of(child) for child in order.children])
-        if is_running and self._living is not None:
+        if source is not None and self._living is not None:
             spec = order.environment or EnvironmentSpec()
             self._living.start_soon(order.children, spec, self._removals)
         return report
@@ -411,8 +414,8 @@ class ProcessDriver:
                 await asyncio.to_thread(groups.close)
         if tools is not None:
             await asyncio.to_thread(tools.launcher.close)
-        await asyncio.to_thread(self._forkable.close)
-        await asyncio.to_thread(self.trees.close)
+        for trees in (self._forkable, self.trees):
+            await asyncio.to_thread(trees.close)
         if self._forkable.families is not None:
             self._forkable.families.close()
         if self._disks is not None:
@@ -441,18 +444,17 @@ class ProcessDriver:
         confinement = await asyncio.to_thread(
             confine, tagger, self._cpus, self._given, self._freezers
         )
-        quotas = self._disk.quotas
+        quotas, warm = self._disk.quotas, parse_wanted(self._settings.environment_warm)
         store = StoreTools(
             self._workspaces, sandbox, limits, self._limits, self.memory, self._groups,
             table, confinement, self.trees, self._forkable.switcher, self._directory / "shells",
             quotas.of_environment, quotas.of_disk, self._disk.end, self._isolation.starts,
         )  # fmt: skip
-        wanted = parse_wanted(self._settings.environment_warm)
-        self._living = opened = DriverEnvironments(store, wanted)
+        self._living = opened = DriverEnvironments(store, warm)
         self.environments, self.images.prepared = opened.kept, opened.prepared
         await opened.adopt(living)
-        parks = self._parking.run(self.environments.all, self._acting)
-        self._watches.append(asyncio.create_task(parks))
+        parks = asyncio.create_task(self._parking.run(self.environments.all, self._acting))
+        self._watches.append(parks)
 
     async def _group_processes(self, name: str, living: Collection[str]) -> None:
         processes = self._settings.max_processes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from domain.ids import TrajectoryKey
 from domain.ports import RunOrder, RunReport
 from domain.ports.drivers import FetchSnapshot
 from domain.snapshots import SnapshotReport
+from managers.common.start_log import sync_directory
 from managers.cpu.disk_watch import measure_all
 from managers.cpu.tree.forking import EnvironmentForking
-from managers.cpu.tree.layers import LAYERS
+from managers.cpu.tree.layers import LAYERS, TreeRecord
 from managers.cpu.tree.snapshot import (
     KeptSnapshot,
     SnapshotStore,
@@ -136,12 +137,43 @@ class SnapshotKeeper:
         if not self._workspaces.of(trajectory).exists():
             await self._forking.begin_from(snapshot.record, trajectory)
 
+    async def begin_with(
+        self,
+        trajectory: TrajectoryKey,
+        name: str,
+        archive: AsyncGenerator[bytes, None],
+        check: Callable[[TreeRecord], None],
+    ) -> None:
+        """Make the environment of a trajectory with the archive of the snapshot ``name``, on disk; it is not kept as one.
+
+        ``check`` raises for a record that this node cannot use. Nothing is done where the environment exists. Raises as `ensure`.
+        """
+        if self._workspaces.of(trajectory).exists():
+            return
+        project = trajectory.partition("/")[0]
+        try:
+            snapshot = await self._take_in(project, name, archive, None)
+            check(snapshot.record)
+            await self._forking.begin_from(snapshot.record, trajectory)
+            await asyncio.to_thread(sync_directory, self._workspaces.of(trajectory).parent)
+        finally:
+            await self.drop(project, name)
+
     async def _import(self, project: str, name: str, known: KeptSnapshot | None) -> KeptSnapshot:
         """Get a snapshot from its node, unless ``known`` is still the same."""
         if self._fetch is None:
             raise NotFound(f"there is no snapshot {name!r}")
+        return await self._take_in(project, name, self._fetch(project, name), known)
+
+    async def _take_in(
+        self,
+        project: str,
+        name: str,
+        archive: AsyncGenerator[bytes, None],
+        known: KeptSnapshot | None,
+    ) -> KeptSnapshot:
         with self._workspaces.draft() as draft:
-            async with aclosing(self._fetch(project, name)) as pieces:
+            async with aclosing(archive) as pieces:
                 snapshot = await import_archive(
                     self._state,
                     draft,

@@ -119,6 +119,10 @@ def _behind_its_trajectory(live: LiveAction, trajectory: LiveTrajectory) -> Wait
     line = [i for i in trajectory.line if i in trajectory.live]
     if trajectory.busy is not None:
         line.insert(0, trajectory.busy)
+    if trajectory.move is not None:
+        return WaitFacts(
+            "trajectory_moved", subject=trajectory.move.target, position=line.index(live.id)
+        )
     if trajectory.busy is None and trajectory.holds_back(line[0]):
         return WaitFacts("trajectory_forked", position=line.index(live.id))
     return WaitFacts("trajectory_busy", position=line.index(live.id), blocked_by=line[0])

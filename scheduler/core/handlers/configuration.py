@@ -30,7 +30,10 @@ def applied(state: State, event: ConfigApplied, decisions: list[Decision]) -> No
         generations.configure(state, decisions)
     state.queues.forget_reasons()  # what was short may be too large now
     state.residency.on_config(before, decisions)
+    state.moves.all = bool(state.config.finishing_nodes)
     for node in state.supply.nodes.values():
+        if node.name in state.config.finishing_nodes - before.finishing_nodes:
+            node.moved = 0
         if node.lost_at is not None:
             set_deadlines(state, node.name, node.lost_at)
 

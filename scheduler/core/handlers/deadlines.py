@@ -6,6 +6,8 @@ entry is dropped, and never causes a `Wake`.
 
 from __future__ import annotations
 
+from typing import Final
+
 from domain.action import ActionState, Outcome
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId, TrajectoryKey
@@ -16,7 +18,13 @@ from scheduler.core.handlers.trajectories import end_of_life
 from scheduler.core.state.completion import finish
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
+from scheduler.core.state.moves import give_up, look_due
 from scheduler.core.state.timers import Timer, TimerKind
+
+#: Kinds whose subject knows when it is examined.
+_SET_AGAIN: Final = frozenset(
+    {TimerKind.RESIZE, TimerKind.PACE, TimerKind.FLEET, TimerKind.MOVE, TimerKind.MOVES}
+)
 
 
 def is_valid(state: State, timer: Timer) -> bool:
@@ -28,7 +36,7 @@ def is_valid(state: State, timer: Timer) -> bool:
     if kind is TimerKind.DEFERRAL:
         deferral = state.queues.deferrals.get(ResourceId(subject))
         return deferral is not None and deferral.until <= at
-    if kind in {TimerKind.RESIZE, TimerKind.PACE, TimerKind.FLEET}:
+    if kind in _SET_AGAIN:
         due = _due(state, kind, subject)
         return due is not None and due <= at
     if kind in {TimerKind.NODE_GRACE, TimerKind.NODE_DEAD}:
@@ -47,7 +55,12 @@ def is_valid(state: State, timer: Timer) -> bool:
 
 
 def _due(state: State, kind: TimerKind, subject: str) -> float | None:
-    """Return when a resource or a fleet is examined again; None: nothing waits for that."""
+    """Return when a resource, a fleet or a move is examined again; None: nothing waits for that."""
+    if kind is TimerKind.MOVES:
+        return state.moves.due
+    if kind is TimerKind.MOVE:
+        trajectory = state.trajectories.get(TrajectoryKey(subject))
+        return trajectory.move.until if trajectory is not None and trajectory.move else None
     if kind is TimerKind.RESIZE:
         return state.resizing.due.get(ResourceId(subject))
     if kind is TimerKind.PACE:
@@ -70,20 +83,10 @@ def fire(state: State, timer: Timer, decisions: list[Decision]) -> None:
     if not is_valid(state, timer):
         return
     _, kind, subject = timer
-    if kind is TimerKind.TOMBSTONE:
+    if kind in _SET_AGAIN or kind is TimerKind.DEFERRAL:
+        _look_again(state, kind, subject, decisions)
+    elif kind is TimerKind.TOMBSTONE:
         del state.tombstones[subject]
-    elif kind is TimerKind.DEFERRAL:
-        del state.queues.deferrals[ResourceId(subject)]
-        state.dirty = True
-    elif kind is TimerKind.RESIZE:
-        del state.resizing.due[ResourceId(subject)]
-        state.resizing.changed.add(ResourceId(subject))
-        state.dirty = True
-    elif kind is TimerKind.PACE:
-        del state.timers.pacing[ResourceId(subject)]
-        state.dirty = True
-    elif kind is TimerKind.FLEET:
-        state.generations.changed.add(subject)
     elif kind is TimerKind.NODE_GRACE:
         grace_over(state, state.supply.nodes[subject], decisions)
     elif kind is TimerKind.NODE_DEAD:
@@ -92,6 +95,24 @@ def fire(state: State, timer: Timer, decisions: list[Decision]) -> None:
         end_of_life(state, state.trajectories[TrajectoryKey(subject)], decisions)
     else:
         _expire(state, kind, state.actions[ActionId(subject)], decisions)
+
+
+def _look_again(state: State, kind: TimerKind, subject: str, decisions: list[Decision]) -> None:
+    """Have the pass examine what waited for a time, or end a move whose time is over."""
+    if kind is TimerKind.MOVES:
+        look_due(state)
+    elif kind is TimerKind.MOVE:
+        give_up(state, state.trajectories[TrajectoryKey(subject)], decisions)
+    elif kind is TimerKind.FLEET:
+        state.generations.changed.add(subject)
+    elif kind is TimerKind.RESIZE:
+        del state.resizing.due[ResourceId(subject)]
+        state.resizing.changed.add(ResourceId(subject))
+        state.dirty = True
+    else:
+        waiting = state.queues.deferrals if kind is TimerKind.DEFERRAL else state.timers.pacing
+        del waiting[ResourceId(subject)]
+        state.dirty = True
 
 
 def _expire(state: State, kind: TimerKind, live: LiveAction, decisions: list[Decision]) -> None:

@@ -12,6 +12,7 @@ from scheduler.core.state.forks import Refusal, continue_line, why_not
 from scheduler.core.state.lifecycle import unbind
 from scheduler.core.state.live import ForkRequest, LiveTrajectory
 from scheduler.core.state.model import State
+from scheduler.core.state.moves import note_idle
 
 
 def asked(state: State, event: TrajectoriesForked, decisions: list[Decision]) -> None:
@@ -49,7 +50,7 @@ def _refused_at_once(
             "conflict",
             f"{len(source.line) + bool(source.busy)} actions run or wait in it: {waits}",
         )
-    if busy or source.forking:
+    if busy or source.forking or source.move is not None:
         return None  # judged when it is due
     return why_not(state, source, event.children)
 
@@ -80,3 +81,4 @@ def _continue(state: State, trajectory: LiveTrajectory, decisions: list[Decision
         close_if_idle(state, trajectory, decisions)
     else:
         continue_line(state, trajectory, decisions)
+        note_idle(state, trajectory)

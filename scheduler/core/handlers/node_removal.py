@@ -20,7 +20,7 @@ from typing import NamedTuple
 from domain.decisions import Decision, Forget, Refuse, RemoveEnvironment
 from domain.events import NodeForgetAsked, NodeRevoked
 from scheduler.core.handlers.nodes import forgotten_mark, lose_everything
-from scheduler.core.state.completion import add_tombstone, drop_trajectory
+from scheduler.core.state.completion import add_tombstone, environment_gone, lose_copies
 from scheduler.core.state.lifecycle import refresh_needs, release_orphan
 from scheduler.core.state.live import LiveNode
 from scheduler.core.state.model import State
@@ -41,7 +41,7 @@ def asked(state: State, event: NodeForgetAsked, decisions: list[Decision]) -> No
     else:
         why_not = _why_not(state, node)
         if why_not is None:
-            _forget(state, node)
+            _forget(state, node, decisions)
             decisions.append(
                 Forget(node.name, node.inventory.identity, event.request_id, event.reply_to)
             )
@@ -62,7 +62,7 @@ def revoked(state: State, event: NodeRevoked, decisions: list[Decision]) -> None
         if each.node == node.name and not each.removing
     )
     lose_everything(state, node, why, decisions)
-    _forget(state, node)
+    _forget(state, node, decisions)
     decisions.append(Forget(node.name, node.inventory.identity))
 
 
@@ -80,12 +80,13 @@ def _why_not(state: State, node: LiveNode) -> _Refusal | None:
     return None
 
 
-def _forget(state: State, node: LiveNode) -> None:
+def _forget(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     name = node.name
+    lose_copies(state, name, f"node {name} was forgotten", decisions)
     for holder in list(node.orphans):
         release_orphan(state, name, holder)
     for trajectory in [each for each in state.trajectories.values() if each.node == name]:
-        drop_trajectory(state, trajectory)
+        environment_gone(state, trajectory)
     for resource in state.supply.remove_node(name, state.config.resources):
         state.timers.pacing.pop(resource, None)
         state.resizing.forget(resource)

@@ -22,10 +22,11 @@ from domain.decisions import Abort, Decision, Forget
 from domain.events import NodeFenced, NodeJoined, NodeLost, NodeRefuses, NodeReturned
 from domain.ids import ActionId, node_resource
 from scheduler.core.handlers.trajectories import abandon_environment, lose_environment
-from scheduler.core.state.completion import finish
+from scheduler.core.state.completion import finish, lose_copies
 from scheduler.core.state.lifecycle import MAX_ATTEMPTS, refresh_needs, release_orphan, requeue
 from scheduler.core.state.live import LiveNode, NodeState
 from scheduler.core.state.model import State
+from scheduler.core.state.moves import end_move
 from scheduler.core.state.timers import TimerKind
 
 
@@ -43,12 +44,22 @@ def joined(state: State, event: NodeJoined, decisions: list[Decision]) -> None:
         before, node.inventory = node.inventory, inventory
         if before.identity != inventory.identity:
             lose_everything(state, node, "the node returned without its state", decisions)
+        elif not inventory.moves:
+            _end_moves(state, node, decisions)
     node.refuses = ""
     state.supply.update_node(inventory, state.config.resources)
     refresh_needs(state)
     state.residency.on_nodes_changed()
     _resume(state, node, decisions)
     state.residency.on_node_joined(inventory, decisions)
+
+
+def _end_moves(state: State, node: LiveNode, decisions: list[Decision]) -> None:
+    """End the moves from a node whose worker, of an earlier version, reads no orders of moves."""
+    for key in sorted(state.moves.active):
+        if state.trajectories[key].node == node.name:
+            why = "its node moves nothing now"
+            end_move(state, state.trajectories[key], why, decisions, reported=True)
 
 
 def forgotten_mark(identity: str) -> str:
@@ -60,6 +71,7 @@ def _resume(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     """Use ``node`` for grants from now on, and abort its orphans."""
     node.state, node.lost_at = NodeState.READY, None
     state.capacity_changed()
+    state.moves.all = state.moves.all or bool(state.supply.finishing)
     if state.resizing.pools:
         state.resizing.changed.update(
             node_resource(kind, node.name) for kind in node.inventory.resources
@@ -165,6 +177,7 @@ def lose_everything(state: State, node: LiveNode, why: str, decisions: list[Deci
     """End all actions and environments of a node's former state."""
     for holder in list(node.orphans):
         release_orphan(state, node.name, holder)
+    lose_copies(state, node.name, why, decisions)
     for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
         lose_environment(state, trajectory, why, decisions)
     for action_id in sorted(state.supply.on_node.get(node.name, ())):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from domain.action import ActionState, EnvironmentSpec, Kind, Outcome
-from domain.decisions import Decision, Refuse, TransferFile
+from domain.decisions import Decision, Refuse
 from domain.events import (
-    OPEN_FILES,
     EnvironmentRemoved,
     FileRequested,
     TaskOpened,
@@ -14,11 +13,12 @@ from domain.events import (
     TrajectoryRenewed,
 )
 from domain.ids import ResourceId, node_resource, task_key, trajectory_key
-from scheduler.core.state.completion import close_if_idle, drop_trajectory, finish
+from scheduler.core.state.completion import close_if_idle, copy_gone, environment_gone, finish
 from scheduler.core.state.forks import DEFAULT_TTL_SECONDS, end_forks, memory_awaited
 from scheduler.core.state.lifecycle import abort, bind, enqueue, leave_queue, unbind
 from scheduler.core.state.live import LiveTrajectory
 from scheduler.core.state.model import State
+from scheduler.core.state.moves import end_move, file_transfer
 from scheduler.core.state.rollouts import over_mark, owner_of
 from scheduler.core.state.timers import TimerKind
 
@@ -140,6 +140,7 @@ def close(state: State, trajectory: LiveTrajectory, reason: str, decisions: list
     if trajectory.closing is not None:
         return
     trajectory.closing = reason
+    end_move(state, trajectory, reason, decisions)
     end_forks(state, trajectory, reason, decisions, lost=False)
     for action_id in sorted(trajectory.live):
         live = state.actions[action_id]
@@ -156,6 +157,7 @@ def lose_environment(
 ) -> None:
     """End a trajectory whose environment is lost with the state of its node; nothing is left to remove."""
     gone_with = trajectory.node
+    end_move(state, trajectory, why, decisions, gone=gone_with or "")
     unbind(state, trajectory)
     trajectory.lost = trajectory.lost or trajectory.closing is None
     trajectory.closing = trajectory.closing or f"its environment was lost: {why}"
@@ -205,10 +207,14 @@ def _end_all(
 
 
 def environment_removed(state: State, event: EnvironmentRemoved, decisions: list[Decision]) -> None:
-    """Forget a trajectory whose environment its node has removed."""
+    """Forget a trajectory whose environment its node has removed, or a copy of one that was moved."""
     trajectory = state.trajectories.get(event.trajectory)
-    if trajectory is not None and trajectory.removing and trajectory.node == event.node:
-        drop_trajectory(state, trajectory)
+    if trajectory is None:
+        return
+    if event.node in trajectory.copies:
+        copy_gone(state, trajectory, event.node)
+    elif trajectory.removing and trajectory.node == event.node:
+        environment_gone(state, trajectory)
 
 
 def file_requested(state: State, event: FileRequested, decisions: list[Decision]) -> None:
@@ -224,6 +230,9 @@ def file_requested(state: State, event: FileRequested, decisions: list[Decision]
         refusal = "not_found", "nothing has been written or run in this trajectory yet"
     elif trajectory.node is None and not _place(state, trajectory):
         refusal = "busy", "no node has room for this environment now"
+    elif trajectory.move is not None:
+        trajectory.file_requests.append(event)
+        return
     elif trajectory.node is not None and not _reachable(state, trajectory.node):
         refusal = "busy", f"node {trajectory.node} is silent"
     if refusal is not None:
@@ -231,19 +240,7 @@ def file_requested(state: State, event: FileRequested, decisions: list[Decision]
         return
     assert trajectory is not None  # else it was refused
     assert trajectory.node is not None
-    # Earlier verbs know no environment, so journals of earlier versions replay equal.
-    environment = trajectory.environment if event.verb == OPEN_FILES else None
-    decisions.append(
-        TransferFile(
-            key,
-            trajectory.node,
-            event.request_id,
-            event.verb,
-            event.path,
-            event.reply_to,
-            environment,
-        )
-    )
+    decisions.append(file_transfer(trajectory, trajectory.node, event))
 
 
 def _reachable(state: State, node: str) -> bool:

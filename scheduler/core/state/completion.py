@@ -18,6 +18,7 @@ from scheduler.core.state.forks import continue_line
 from scheduler.core.state.lifecycle import enqueue, leave_queue, orphan, release, unbind
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State, Tombstone
+from scheduler.core.state.moves import drop_copy, end_move, note_idle
 from scheduler.core.state.timers import TimerKind
 
 #: How long the name of a finished trajectory and a cancel without an action are remembered.
@@ -137,21 +138,48 @@ def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision])
         trajectory.busy = None
     if trajectory.closing is not None:
         close_if_idle(state, trajectory, decisions)
-    elif trajectory.line or trajectory.forks:
+        return
+    if trajectory.line or trajectory.forks:
         continue_line(state, trajectory, decisions)
+    note_idle(state, trajectory)
 
 
 def close_if_idle(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
     """Remove the environment of a closed trajectory once it has no live action and no fork is made."""
+    end_move(state, trajectory, trajectory.closing or "finished", decisions)
     if trajectory.live or trajectory.removing or trajectory.forking:
         return
-    if trajectory.node is None:
-        drop_trajectory(state, trajectory)
-        return
     trajectory.removing = True
+    if trajectory.node is None:
+        environment_gone(state, trajectory)
+        return
     decisions.append(
         RemoveEnvironment(trajectory.key, trajectory.node, trajectory.closing or "finished")
     )
+
+
+def environment_gone(state: State, trajectory: LiveTrajectory) -> None:
+    """Forget a closed trajectory whose environment is gone, once its copies on other nodes are, too."""
+    if trajectory.copies:
+        unbind(state, trajectory)
+    else:
+        drop_trajectory(state, trajectory)
+
+
+def copy_gone(state: State, trajectory: LiveTrajectory, node: str) -> None:
+    """Forget a copy of a trajectory's environment, and the trajectory if that was the last that was left of it."""
+    drop_copy(state, trajectory, node)
+    if trajectory.removing and trajectory.node is None and not trajectory.copies:
+        drop_trajectory(state, trajectory)
+
+
+def lose_copies(state: State, node: str, why: str, decisions: list[Decision]) -> None:
+    """End the moves to a node that has lost its state, and forget its copies."""
+    for trajectory in list(state.trajectories.values()):
+        if trajectory.move is not None and trajectory.move.target == node:
+            end_move(state, trajectory, why, decisions, gone=node)
+        if node in trajectory.copies:
+            copy_gone(state, trajectory, node)
 
 
 def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:

@@ -2,7 +2,7 @@
 
 Rules
 1. A fork follows the exec actions that were submitted before it, and precedes those submitted later.
-2. While the node makes it, no exec action of the source or of a child is queued.
+2. While the node makes it, no exec action of the source or of a child is queued. It waits for a move of the source.
 3. The children are open and hold their memory from the order to the node on. If the node fails, they
    are removed as if they had never been open; actions that were submitted to them meanwhile fail.
 4. A trajectory that ends waits for its node to finish the fork; forks that wait are refused.
@@ -40,6 +40,8 @@ def continue_line(state: State, trajectory: LiveTrajectory, decisions: list[Deci
 
 def _is_due(trajectory: LiveTrajectory) -> bool:
     after = trajectory.forks[0].after
+    if trajectory.move is not None:
+        return False
     return trajectory.busy is None and not any(each in trajectory.live for each in after)
 
 

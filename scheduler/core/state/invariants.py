@@ -20,6 +20,7 @@ from scheduler.core.state.generation_invariants import generations_agree
 from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
+from scheduler.core.state.moves import held_beside
 from scheduler.core.state.rollout_invariants import rollouts_agree
 from scheduler.core.state.timers import TimerKind
 
@@ -34,6 +35,7 @@ def check(state: State) -> None:
         *_queues_agree(state),
         *_trajectories_agree(state),
         *_deadlines_are_set(state),
+        *_moves_agree(state),
         *_quotas_wake(state),
         *_answers_come(state),
         *_shares_agree(state),
@@ -62,6 +64,9 @@ def _held(state: State) -> dict[ResourceId, dict[str, int]]:
     for trajectory in state.trajectories.values():
         if trajectory.node is not None and trajectory.memory_bytes:
             resource = node_resource("memory", trajectory.node)
+            held[resource][trajectory.holder] = trajectory.memory_bytes
+        for node_name in held_beside(trajectory):
+            resource = node_resource("memory", node_name)
             held[resource][trajectory.holder] = trajectory.memory_bytes
     return held
 
@@ -203,7 +208,7 @@ def _forks_agree(trajectory: LiveTrajectory) -> Iterator[str]:
     key = trajectory.key
     if trajectory.forking and (trajectory.busy or trajectory.node is None):
         yield f"trajectory {key} is forked while it runs {trajectory.busy} on {trajectory.node}"
-    if trajectory.forks and not trajectory.forking:
+    if trajectory.forks and not trajectory.forking and trajectory.move is None:
         ahead = [each for each in trajectory.forks[0].after if each in trajectory.live]
         if not ahead:
             yield f"a fork of trajectory {key} is due and not made"
@@ -286,3 +291,42 @@ def _deadlines_are_set(state: State) -> Iterator[str]:
             yield f"actions evicted from {resource} are never examined again"
     if pending and (state.timers.asked_wake is None or state.timers.asked_wake > min(pending)[0]):
         yield f"the core is not woken at {min(pending)[0]}"
+
+
+def _moves_agree(state: State) -> Iterator[str]:
+    """A move has one idle trajectory, two nodes, and an end."""
+    pending = state.timers.pending()
+    ends = {(at, subject) for at, kind, subject in pending if kind is TimerKind.MOVE}
+    for key, trajectory in state.trajectories.items():
+        move = trajectory.move
+        if (move is not None) != (key in state.moves.active):
+            yield f"trajectory {key} is not among the moves on their way, or ought not to be"
+        yield from _copies_agree(trajectory)
+        if move is None:
+            continue
+        yield from _is_movable(trajectory)
+        if not move.given_up and move.until > state.now and (move.until, key) not in ends:
+            yield f"the move of trajectory {key} never ends"
+    if state.moves.active - state.trajectories.keys():
+        yield "a trajectory that is gone is being moved"
+    looks, due = {at for at, kind, _ in pending if kind is TimerKind.MOVES}, state.moves.due
+    if due is not None and due > state.now and due not in looks:
+        yield "what stays on draining nodes is never looked at again"
+
+
+def _copies_agree(trajectory: LiveTrajectory) -> Iterator[str]:
+    """A node has the environment of a trajectory, or is to remove it."""
+    if trajectory.node is not None and trajectory.node in trajectory.copies:
+        yield f"trajectory {trajectory.key} lives where its copy is removed"
+    if len(set(trajectory.copies)) != len(trajectory.copies):
+        yield f"trajectory {trajectory.key} has two copies on one node"
+
+
+def _is_movable(trajectory: LiveTrajectory) -> Iterator[str]:
+    """Nothing uses an environment that is moved, and it goes to another node."""
+    key, move = trajectory.key, trajectory.move
+    if trajectory.busy or trajectory.forking or trajectory.closing is not None:
+        yield f"trajectory {key} is moved while it is used"
+    target = "" if move is None else move.target
+    if trajectory.node is None or target in (trajectory.node, *trajectory.copies):
+        yield f"trajectory {key} is moved from {trajectory.node} to {target}"

@@ -12,6 +12,7 @@ import msgspec
 from domain.action import EXEC, QUEUED, TRANSITIONS, Action, ActionState, EnvironmentSpec, Outcome
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
+from domain.events import FileRequested
 from domain.ids import ActionId, ResourceId, TrajectoryKey, node_resource
 from domain.inventory import NodeInventory
 from domain.resources import UnitSet
@@ -111,6 +112,21 @@ class ForkRequest(msgspec.Struct, frozen=True):
     door: str = ""
 
 
+class LiveMove(msgspec.Struct, frozen=True):
+    """A move of a trajectory's environment from its node to another one, on its way (`state.moves`)."""
+
+    #: Counts the moves of the trajectory.
+    number: int
+    #: Empty once that node is gone.
+    target: str
+    #: When it is given up.
+    until: float
+    #: The node has packed the environment, and the target has its order.
+    packed: bool = False
+    #: Why it ends as soon as the node says that it has packed; empty: it goes on.
+    given_up: str = ""
+
+
 @dataclass(slots=True)
 class LiveTrajectory:
     """A trajectory, its node, and the order of its exec actions (one at a time, by arrival)."""
@@ -141,6 +157,18 @@ class LiveTrajectory:
     forks: list[ForkRequest] = field(default_factory=list)
     #: Request of the fork that its node makes now, of it or into it: its exec actions wait.
     forking: str = ""
+    #: Move of its environment that is on its way: its exec actions and forks wait.
+    move: LiveMove | None = None
+    #: Requests for files that arrived during it; they are answered when it ends.
+    file_requests: list[FileRequested] = field(default_factory=list)
+    #: Number of moves that were begun.
+    moves: int = 0
+    #: Nodes that are to remove a copy of its environment, and hold its memory until they have.
+    copies: list[str] = field(default_factory=list)
+    #: Code of `domain.moves` for which it was not moved, how often that failed in a row, and until when it is not tried again.
+    stays: str = ""
+    failed_moves: int = 0
+    stays_until: float = 0.0
     #: Facade that it was opened through; empty: the native API.
     door: str = ""
     #: Metadata of one that was opened through a facade; of others it is not kept here.
@@ -159,8 +187,8 @@ class LiveTrajectory:
     last_seconds: float = 0.0
 
     def holds_back(self, action_id: ActionId) -> bool:
-        """Return whether an exec action waits for a fork."""
-        if self.forking:
+        """Return whether an exec action waits for a fork or a move."""
+        if self.forking or self.move is not None:
             return True
         return bool(self.forks) and action_id not in self.forks[0].after
 
@@ -194,6 +222,8 @@ class LiveNode:
     refuses: str = ""
     #: Attempts that the node may still run although the scheduler has ended or requeued them.
     orphans: dict[str, tuple[Allocation, ...]] = field(default_factory=dict)
+    #: Trajectories that were moved away since its drain began.
+    moved: int = 0
 
     @property
     def name(self) -> str:

@@ -132,6 +132,25 @@ class Resizing:
 
 
 @dataclass(slots=True)
+class PendingMoves:
+    """What the next pass looks at to move environments (`state.moves`), and the moves on their way."""
+
+    #: Look at all trajectories of nodes that let them finish.
+    all: bool = False
+    #: Trajectories of such nodes that became idle, in order.
+    idle: dict[TrajectoryKey, None] = field(default_factory=dict)
+    #: When all are looked at again; None: no such node has any.
+    due: float | None = None
+    #: Trajectories that are being moved.
+    active: set[TrajectoryKey] = field(default_factory=set)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the next pass has anything to look at."""
+        return self.all or bool(self.idle)
+
+
+@dataclass(slots=True)
 class State:
     """The whole state of the core."""
 
@@ -160,6 +179,7 @@ class State:
     backends: dict[str, BackendPool] = field(default_factory=dict)
     #: Calls that share an answer.
     coalescing: CallCoalescing = field(default_factory=CallCoalescing)
+    moves: PendingMoves = field(default_factory=PendingMoves)
     #: Decisions of policies, latest last; not part of a snapshot.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What stays on units between actions; replaced by the machine.

@@ -77,6 +77,8 @@ class Snapshot(msgspec.Struct):
     seated: dict[ResourceId, bytes] = {}
     fleets: list[StoredFleet] = []
     selectors: bytes = b""
+    #: When what stays on draining nodes is looked at again.
+    moves_due: float | None = None
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -112,6 +114,7 @@ def dump(machine: Machine) -> bytes:
             backends=state.backends,
             fleets=state.generations.remember(),
             selectors=state.residency.memory.selectors.remember(),
+            moves_due=state.moves.due,
             merging=state.coalescing,
             steering=state.steering.tasks,
             durations=list(state.learned.durations.items()),
@@ -140,6 +143,8 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     for name in state.supply.nodes:
         state.supply.order.touch(name)
     state.trajectories = {t.key: t for t in snapshot.trajectories}
+    state.moves.due = snapshot.moves_due
+    state.moves.active = {t.key for t in snapshot.trajectories if t.move is not None}
     _restore_backends(state, snapshot)
     _restore_fleets(state, snapshot)
     _restore_ledgers(state, snapshot)

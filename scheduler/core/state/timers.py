@@ -29,6 +29,8 @@ class TimerKind(StrEnum):
     RESIZE = "resize"
     PACE = "pace"
     FLEET = "fleet"
+    MOVE = "move"
+    MOVES = "moves"
 
 
 Timer = tuple[float, TimerKind, str]

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from typing import Final, TypeVar
 
-from domain.decisions import Finish, ForkEnvironment, Grant, RemoveEnvironment
+from domain.decisions import EndMove, Finish, ForkEnvironment, Grant, RemoveEnvironment
 from domain.ids import ActionId, TrajectoryKey, trajectory_key
 
 #: Trajectories and actions in the cache.
@@ -47,6 +47,11 @@ class EnvironmentPlaces:
         """Record where the forks of an environment will be."""
         for child in fork.children:
             self.found(child, fork.node)
+
+    def moved(self, end: EndMove) -> None:
+        """Record where a trajectory lives on after a move."""
+        if end.lives_on:
+            self.found(end.trajectory, end.lives_on)
 
     def finished(self, finish: Finish) -> None:
         """Drop an action that has ended."""

@@ -13,7 +13,7 @@ import redis.asyncio
 
 from contract.responses import ActionResponse
 from domain.codec import JournalEntry, read_entry
-from domain.decisions import Finish, ForkEnvironment, Grant, RemoveEnvironment, Renew
+from domain.decisions import EndMove, Finish, ForkEnvironment, Grant, RemoveEnvironment, Renew
 from domain.errors import Unreadable
 from domain.events import (
     ActionFinished,
@@ -266,6 +266,10 @@ class JournalTail(JournalReducer):
     @on(TrajectoryFinished)
     def _trajectory_finished(self, event: TrajectoryFinished) -> None:
         self.places.closed(trajectory_key(event.project, event.trajectory))
+
+    @on(EndMove)
+    def _moved(self, end: EndMove) -> None:
+        self.places.moved(end)
 
     @on(RemoveEnvironment)
     def _removing(self, removal: RemoveEnvironment) -> None:

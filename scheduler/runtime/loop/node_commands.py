@@ -11,11 +11,14 @@ from domain.confinement import NETWORK_EGRESS
 from domain.decisions import (
     Abort,
     Decision,
+    EndMove,
     Evict,
     Forget,
     ForkEnvironment,
     Grant,
+    MoveEnvironment,
     Prepare,
+    ReceiveEnvironment,
     RemoveEnvironment,
     Resize,
     TransferFile,
@@ -35,10 +38,14 @@ _FIELDS: Final[dict[type, str]] = {
     Evict: "evict",
     TransferFile: "transfer",
     ForkEnvironment: "fork",
+    MoveEnvironment: "move",
+    ReceiveEnvironment: "receive",
+    EndMove: "end_move",
     Forget: "forget",
 }
 _COMMANDS: Final = (
-    Abort, Resize, RemoveEnvironment, Evict, TransferFile, ForkEnvironment, Forget,
+    Abort, Resize, RemoveEnvironment, Evict, TransferFile, ForkEnvironment, Forget, MoveEnvironment,
+    ReceiveEnvironment, EndMove,
 )  # fmt: skip
 
 

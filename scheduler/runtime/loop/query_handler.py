@@ -18,8 +18,8 @@ from msgspec import UNSET
 from contract.receipts import TrajectoryDetails, TrajectoryReceipt
 from contract.responses import rfc3339
 from contract.status import (
+    DrainProgress,
     LearnedDuration,
-    NodeLoad,
     NodeResource,
     NodeStatus,
     PassQuantiles,
@@ -57,6 +57,7 @@ from scheduler.runtime.action_views import live_view
 from scheduler.runtime.loop.fleet_queries import fleets_status
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.loop_stats import LoopStats
+from scheduler.runtime.loop.node_loads import drain_progress, node_loads
 from scheduler.runtime.loop.pool_demands import pool_demands
 from scheduler.runtime.loop.rehearsal import Ending, rehearse_call
 from scheduler.runtime.loop.rollout_queries import rollouts_status
@@ -243,7 +244,7 @@ def system_status(term: Term, leadership: Leadership, stats: LoopStats) -> Syste
             if not resource.startswith("memory:")
         },
         shares=term.machine.shares(),
-        nodes=[_node(state, name) for name in state.supply.nodes],
+        nodes=_nodes(state),
         trajectories=len(state.trajectories),
         steered_tasks={
             key: SteeredTask(task.paused, task.priority)
@@ -258,23 +259,6 @@ def _of_node_groups(state: State, query: NodeLoadsQueried | PoolDemandsQueried) 
     if isinstance(query, NodeLoadsQueried):
         return node_loads(state)
     return pool_demands(state, query.pools)
-
-
-def node_loads(state: State) -> dict[str, NodeLoad]:
-    """Return what hangs on each node."""
-    there = Counter(
-        each.node for each in state.trajectories.values() if each.node and not each.removing
-    )
-    return {
-        name: NodeLoad(
-            node.inventory.incarnation,
-            node.lost_at is not None,
-            name in state.config.drained_nodes,
-            len(state.supply.on_node.get(name, ())),
-            there[name],
-        )
-        for name, node in state.supply.nodes.items()
-    }
 
 
 def _redis(server: ServerVersion | None) -> RedisStatus | None:
@@ -338,7 +322,12 @@ def _durations(state: State) -> dict[str, LearnedDuration]:
     }
 
 
-def _node(state: State, name: str) -> NodeStatus:
+def _nodes(state: State) -> list[NodeStatus]:
+    drains = drain_progress(state)
+    return [_node(state, name, drains.get(name)) for name in state.supply.nodes]
+
+
+def _node(state: State, name: str, drain: DrainProgress | None) -> NodeStatus:
     node = state.supply.nodes[name]
     resources = {}
     for kind, have in node.inventory.resources.items():
@@ -361,4 +350,5 @@ def _node(state: State, name: str) -> NodeStatus:
         resources=resources,
         protection="" if protection is None else protection.text,
         hindrance=node.refuses or unconfined,
+        drain=drain,
     )

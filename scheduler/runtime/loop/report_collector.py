@@ -28,6 +28,8 @@ from domain.codec import decode_command, pack_fields
 from domain.events import (
     ActionFinished,
     ActionStarted,
+    EnvironmentPacked,
+    EnvironmentReceived,
     EnvironmentRemoved,
     EnvironmentsForked,
     NodeJoined,
@@ -51,6 +53,7 @@ MOST_MESSAGES: Final = 500
 
 _FROM_NODES: Final = (
     ActionStarted, ActionFinished, ServicePrepared, EnvironmentRemoved, EnvironmentsForked, NodeJoined, NodeRefuses,
+    EnvironmentPacked, EnvironmentReceived,
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from domain.errors import (
 from domain.events import EnvironmentsForked
 from domain.forks import STORAGE_FULL, ForkReport
 from domain.ids import TrajectoryKey
+from domain.moves import is_packed
 from domain.ports import Driver, Forking, Snapshotting
 from domain.redis_keys import Keys
 from domain.snapshots import SnapshotFacts, SnapshotReport
@@ -186,6 +187,8 @@ class EnvironmentForks:
             return
         try:
             for project, name in await driver.snapshots():
+                if is_packed(name):
+                    continue  # its move knows it
                 known = await self._registry.find(project, name)
                 if known is None:
                     await driver.drop_snapshot(project, name)

@@ -68,6 +68,21 @@ class SnapshotFetcher:
             async for piece in pieces:
                 yield piece
 
+    async def fetch_from(
+        self, node: str, project: str, name: str, trajectory: str
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the archive of a snapshot of ``node`` that is not registered. Raises Unavailable."""
+        facts = SnapshotFacts(
+            name=name, project=project, node=node, trajectory=trajectory, size_bytes=0, made_at=0.0
+        )
+        try:
+            address = await self._addresses.of_snapshots(node)
+        except redis.RedisError as error:
+            raise Unavailable(f"redis does not answer: {error}") from None
+        async with aclosing(_of_node(facts, address)) as pieces:
+            async for piece in pieces:
+                yield piece
+
 
 async def _of_both(
     of_node: AsyncGenerator[bytes, None], store: ObjectStore, key: str

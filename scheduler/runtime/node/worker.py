@@ -19,9 +19,7 @@ from domain.action import Kind, Outcome
 from domain.allocation import Home
 from domain.codec import NodeCommand
 from domain.confinement import SANDBOX_CURE, can_sandbox
-from domain.decisions import RemoveEnvironment
-from domain.events import ActionFinished, EnvironmentRemoved, NodeJoined, NodeRefuses
-from domain.ids import TrajectoryKey
+from domain.events import ActionFinished, NodeJoined, NodeRefuses
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.ports import (
     DiskUsing,
@@ -44,8 +42,11 @@ from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.node.commands import CommandReader
 from scheduler.runtime.node.disk_guard import DiskGuard
 from scheduler.runtime.node.door.areas import door_routes
+from scheduler.runtime.node.door.gate import EnvironmentGate
 from scheduler.runtime.node.door.server import DoorOptions, NodeDoor
 from scheduler.runtime.node.environment_forks import EnvironmentForks
+from scheduler.runtime.node.environment_moves import EnvironmentMoves
+from scheduler.runtime.node.environment_removals import EnvironmentRemovals
 from scheduler.runtime.node.file_transfers import FileTransfers
 from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
 from scheduler.runtime.node.life_signs import LifeSigns
@@ -66,8 +67,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.5
 RETRY_SECONDS = 0.2
-#: Pause before another attempt to remove an environment: its engine may be restarting.
-REMOVE_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,14 @@ class NodeWorker:
         self._forks = EnvironmentForks(
             client, keys, options.name, self._reporter, self._routing.by_kind.get(Kind.EXEC), store
         )
+        self._moves = EnvironmentMoves(
+            options.name, self._reporter, self._routing.by_kind.get(Kind.EXEC),
+            SnapshotFetcher(client, keys, own_user=options.own_user),
+            EnvironmentGate() if door is None else door.gate, options.state_directory / "moves",
+        )  # fmt: skip
+        self._removals = EnvironmentRemovals(
+            options.name, drivers, self._forks, self._moves, self._reporter
+        )
         self._background = BackgroundTasks()
         self._unstarted = UnstartedAttempts(options.state_directory)
         users = [each for each in drivers if isinstance(each, DiskUsing)]
@@ -141,6 +148,7 @@ class NodeWorker:
         leftovers = [left for driver in self._drivers for left in await driver.open()]
         unstarted = self._unstarted.open() - {left.mark for left in leftovers}
         try:
+            await self._moves.open()
             if self._door is not None:
                 await self._door.open(self.identity.incarnation)
             async with asyncio.TaskGroup() as group:
@@ -200,9 +208,7 @@ class NodeWorker:
         OrderExecutor of a dead predecessor have ended by now. After a crash within, this is repeated.
         """
         log.warning("node %s was forgotten: it joins as a new node", self._options.name)
-        for command in behind:
-            if command.remove is not None:
-                await self._remove_everywhere(command.remove.trajectory)
+        await self._removals.forget(behind)
         for driver in self._drivers:
             driver.forget([left.mark for left in leftovers])
         former = self._stream
@@ -228,6 +234,7 @@ class NodeWorker:
             protection=self._protection(),
             forks=isinstance(executor, Forking),
             warms=any(isinstance(each, KeepsPrepared) for each in self._drivers),
+            moves=self._moves.works,
         )
         self._log_protection(inventory)
         self._reporter.report(NodeJoined(node=inventory), self.joined.set)
@@ -321,6 +328,7 @@ class NodeWorker:
 
     def _execute(self, command: NodeCommand, settled: Callable[[], None]) -> None:
         if command.run is not None:
+            self._moves.used(command.run.action.trajectory_key)
             self._runs.begin(command.run, settled)
         elif command.abort is not None:
             self._runs.abort(command.abort)
@@ -329,7 +337,7 @@ class NodeWorker:
             self._runs.resize(command.resize)
             settled()
         elif command.remove is not None:
-            self._background.spawn(self._remove(command.remove, settled))
+            self._background.spawn(self._removals.remove(command.remove.trajectory, settled))
         elif command.evict or command.prepare or command.warm:
             self._make_ready(command)
             settled()
@@ -338,9 +346,24 @@ class NodeWorker:
             settled()
         elif command.fork is not None:
             self._background.spawn(self._forks.make(command.fork, settled))
+        elif command.move or command.receive or command.end_move:
+            self._move(command, settled)
         elif command.forget is not None:
             # Never settled, so that the next worker reads it as well.
             raise Forgotten(f"node {self._options.name} was forgotten")
+
+    def _move(self, command: NodeCommand, settled: Callable[[], None]) -> None:
+        """Take part in a move of an environment."""
+        moves, spawn = self._moves, self._background.spawn
+        if command.move is not None:
+            spawn(moves.pack(command.move, settled))
+        elif command.receive is not None:
+            spawn(moves.receive(command.receive, settled))
+        elif (end := command.end_move) is not None and end.lives_on == self._options.name:
+            moves.stays(end.trajectory)  # before the next command
+            spawn(moves.end(end, settled))
+        elif end is not None:
+            spawn(self._removals.remove(end.trajectory, settled, copied=True))
 
     def _make_ready(self, command: NodeCommand) -> None:
         """Load or unload a service, or prepare environments, ahead of any grant."""
@@ -351,19 +374,6 @@ class NodeWorker:
         for driver in self._drivers:
             if command.warm is not None and isinstance(driver, KeepsPrepared):
                 driver.prepared.keep_warm(command.warm.images)
-
-    async def _remove(self, wanted: RemoveEnvironment, settled: Callable[[], None]) -> None:
-        """Remove an environment, with retries; its memory is free only then."""
-        await self._forks.ended(wanted.trajectory)
-        await self._remove_everywhere(wanted.trajectory)
-        self._reporter.report(
-            EnvironmentRemoved(trajectory=wanted.trajectory, node=self._options.name), settled
-        )
-
-    async def _remove_everywhere(self, trajectory: TrajectoryKey) -> None:
-        for driver in self._drivers:
-            while not await _removed(driver, trajectory):  # noqa: ASYNC110 (no event to wait for)
-                await asyncio.sleep(REMOVE_AGAIN_SECONDS)
 
     async def _evict(self, home: Home) -> None:
         for driver in self._drivers:
@@ -416,15 +426,6 @@ class NodeWorker:
                 log.warning("waiting for redis: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
         raise asyncio.CancelledError
-
-
-async def _removed(driver: Driver, trajectory: TrajectoryKey) -> bool:
-    try:
-        await driver.remove_environment(trajectory)
-    except Exception as error:
-        log.warning("the environment of %s cannot be removed yet: %r", trajectory, error)
-        return False
-    return True
 
 
 def node_worker(

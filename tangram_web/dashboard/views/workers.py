@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import redis
@@ -41,8 +42,16 @@ def workers(request: HttpRequest) -> dict[str, Any]:
         nodes = [node | {"use": use.get(node["name"])} for node in nodes]
     except (redis.RedisError, Unavailable) as error:
         standing, problem = None, f"redis does not answer: {error}"
+    drains = _drains(status or {})
+    nodes = [node | {"drain": drains.get(node["name"], "")} for node in nodes]
     warm = [] if standing is None else [(*key, facts) for key, facts in standing.warm()]
     return {
         "status": status, "standing": standing, "runs": runs, "problem": problem, "warm": warm,
         "nodes": nodes, "groups": groups, "version": VERSION, "process_kinds": PROCESS_KINDS,
     }  # fmt: skip
+
+
+def _drains(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return what each drain that lets trajectories finish has done, in a sentence; a loop of an earlier version says nothing."""
+    found = {each["name"]: each.get("drain") for each in status.get("nodes", [])}
+    return {name: drain["text"] for name, drain in found.items() if drain}

@@ -94,6 +94,10 @@ _LIMITS_HELP = (
     "In place of the limits of the installation: queued_actions, queued_bytes, submissions_per_second,"
     " burst_actions. They are replaced as a whole."
 )
+_MOVE_HELP = (
+    "While a node lets its trajectories finish, environments of idle ones without a process or a session move to another"
+    " node of the pool."
+)
 _SILENCE: Any = {"min_value": LEAST_SILENCE_SECONDS, "max_value": MOST_SILENCE_SECONDS}
 
 
@@ -115,6 +119,7 @@ class PoolBody(StrictSerializer):
     host_network = serializers.BooleanField(default=False, help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
     warm = serializers.DictField(required=False, help_text=_WARM_HELP)
+    move_environments = serializers.BooleanField(default=True, help_text=_MOVE_HELP)
 
 
 class PoolPatch(StrictSerializer):
@@ -134,6 +139,7 @@ class PoolPatch(StrictSerializer):
     host_network = serializers.BooleanField(required=False, help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
     warm = serializers.DictField(required=False, help_text=_WARM_HELP)
+    move_environments = serializers.BooleanField(required=False, help_text=_MOVE_HELP)
 
 
 class PoolView(serializers.Serializer[Any]):
@@ -156,6 +162,7 @@ class PoolView(serializers.Serializer[Any]):
     host_network = serializers.BooleanField(help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(help_text=_EGRESS_HELP)
     warm = serializers.DictField(help_text=_WARM_HELP)
+    move_environments = serializers.BooleanField(help_text=_MOVE_HELP)
     created_at = serializers.DateTimeField()
 
 

@@ -11,7 +11,7 @@ from domain.errors import Unavailable
 from domain.ids import TrajectoryKey
 from domain.ports import RunOrder
 from managers.cpu.fake import Play, read_command
-from scheduler.runtime.node import worker
+from scheduler.runtime.node import environment_removals, worker
 from tests.integration.runtime.rig import Rig
 
 TRUE = {"task": "t", "kind": "exec", "cost": {"cpu": 4}, "exec": {"command": ["true"]}}
@@ -43,7 +43,7 @@ async def test_an_environment_that_cannot_be_removed_yet_is_removed_later(
     rig: Rig, monkeypatch: Any
 ) -> None:
     """1. A trajectory ends while the engine of its containers restarts. 2. The engine is back."""
-    monkeypatch.setattr(worker, "REMOVE_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(environment_removals, "REMOVE_AGAIN_SECONDS", 0.01)
     remove, failures = rig.driver.remove_environment, [Unavailable("no engine"), OSError("busy")]
 
     async def at_the_third_time(trajectory: TrajectoryKey) -> None:

@@ -64,7 +64,12 @@ def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
     assert in_force == current_config() == reported[-1]
     assert [config.revision for config in reported] == [2, 3, 4, 5]
     assert in_force.pools["big"] == PoolConfig(
-        "big", sandbox="required", host_network=False, steady_counts=True, shadow_pools=True
+        "big",
+        sandbox="required",
+        host_network=False,
+        steady_counts=True,
+        shadow_pools=True,
+        move_environments=True,
     )
     assert in_force.projects["vision"] == ProjectConfig("vision", "big")
     assert in_force.resources["api:search"] == 3000

@@ -15,7 +15,7 @@ from domain.apis import CallResult, CallSpec
 from domain.bodies import StoredBody
 from domain.codec import encode
 from domain.command_text import MASK
-from domain.decisions import ForkEnvironment, Grant, RemoveEnvironment, Renew, Resize
+from domain.decisions import EndMove, ForkEnvironment, Grant, RemoveEnvironment, Renew, Resize
 from domain.events import (
     EnvironmentRemoved,
     EnvironmentsForked,
@@ -311,6 +311,20 @@ def test_trajectory_has_its_environment_node_and_end(journal):
     assert (row.environment, row.metadata) == ({"image": "swe:1", "memory_bytes": 5}, {"a": 1})
     assert (row.state, row.finished_at) == ("finished", wall(1003.0))
     assert row.environment_removed_at == wall(1003.5)
+
+
+def test_a_moved_environment_has_its_new_node_and_is_not_over(journal):
+    journal.run(an_action(kind=Kind.EXEC, task="t", trajectory="trj"))
+    key = trajectory_key("default", "trj")
+    journal.write([], [EndMove(key, "n1", 1, "n2", task="t")])
+    journal.write([EnvironmentRemoved(trajectory=key, node="n1", copied=True)])
+
+    for entry in journal.entries:
+        project([entry])
+
+    row = TrajectoryRecord.objects.get()
+    assert (row.task, row.node, row.state) == ("t", "n2", "open")
+    assert row.environment_removed_at is None
 
 
 def test_forks_have_rows_with_their_source_and_failed_ones_end(journal):

@@ -17,10 +17,13 @@ from domain.action import Action, Kind, Outcome
 from domain.decisions import (
     Abort,
     Decision,
+    EndMove,
     Finish,
     Forget,
     ForkEnvironment,
     Grant,
+    MoveEnvironment,
+    ReceiveEnvironment,
     RemoveEnvironment,
     Requeue,
     Resize,
@@ -51,6 +54,13 @@ class Attempt(NamedTuple):
     attempt: int
 
 
+class Numbered(NamedTuple):
+    """One move of a trajectory."""
+
+    trajectory: TrajectoryKey
+    number: int
+
+
 class Watched(Scenario):
     """A scenario that checks every decision against what runs on the nodes."""
 
@@ -67,6 +77,15 @@ class Watched(Scenario):
         self.removing: dict[TrajectoryKey, str] = {}
         #: Forks that nodes make now, by request.
         self.forking: dict[str, ForkEnvironment] = {}
+        #: Orders of moves that nodes have not reported, by trajectory and number.
+        self.packing: dict[Numbered, MoveEnvironment] = {}
+        self.receiving: dict[Numbered, ReceiveEnvironment] = {}
+        #: Trajectory → node where it lives, by the decisions, and the nodes that really have its environment for its move.
+        self.homes: dict[TrajectoryKey, str] = {}
+        self.arrived: set[tuple[TrajectoryKey, str]] = set()
+        #: Trajectories that their node holds for a move, and copies that nodes are to remove.
+        self.on_hold: set[TrajectoryKey] = set()
+        self.copies: set[tuple[TrajectoryKey, str]] = set()
         self.nodes: dict[str, NodeInventory] = {}
         #: Slots of each worker, by its resource; of those that get no further generation 0.
         self.slots = {"fleet:m#1": 1, "fleet:m#2": 2}
@@ -119,17 +138,51 @@ class Watched(Scenario):
                 before = self.nodes.get(event.node.name)
                 if before is not None and before.identity != event.node.identity:
                     self._forget_machine(event.node.name)
+                if not event.node.moves:
+                    self._forget_orders_of_moves(event.node.name)
                 self.nodes[event.node.name] = event.node
             elif isinstance(event, events.EnvironmentRemoved):
-                self.removing.pop(event.trajectory, None)
+                self._see_removal(event)
             elif isinstance(event, events.EnvironmentsForked):
                 self.forking.pop(event.request_id, None)
+            elif isinstance(event, events.EnvironmentPacked | events.EnvironmentReceived):
+                self._see_move(event)
+
+    def _see_move(self, event: events.EnvironmentPacked | events.EnvironmentReceived) -> None:
+        move = Numbered(event.trajectory, event.number)
+        if isinstance(event, events.EnvironmentPacked):
+            self.packing.pop(move, None)
+            return
+        self.receiving.pop(move, None)
+        if not event.failed:
+            self.arrived.add((event.trajectory, event.node))
+
+    def _see_removal(self, event: events.EnvironmentRemoved) -> None:
+        self.copies.discard((event.trajectory, event.node))
+        self.arrived.discard((event.trajectory, event.node))
+        if self.removing.get(event.trajectory) == event.node:
+            del self.removing[event.trajectory]
+            self._forget_home(event.trajectory)
+
+    def _forget_home(self, key: TrajectoryKey) -> None:
+        self.homes.pop(key, None)
+        self.on_hold.discard(key)
 
     def _forget_machine(self, node: str) -> None:
         """Another machine has taken the node's name: nothing of the former runs here."""
         self.physical.pop(node, None)
+        for key in [key for key, home in self.homes.items() if home == node]:
+            self._forget_home(key)
+        self.copies = {each for each in self.copies if each[1] != node}
+        self.arrived = {each for each in self.arrived if each[1] != node}
         self.removing = {key: n for key, n in self.removing.items() if n != node}
         self.forking = {key: each for key, each in self.forking.items() if each.node != node}
+        self._forget_orders_of_moves(node)
+
+    def _forget_orders_of_moves(self, node: str) -> None:
+        """The worker of an earlier version sets aside what it cannot read."""
+        self.packing = {key: each for key, each in self.packing.items() if each.node != node}
+        self.receiving = {key: each for key, each in self.receiving.items() if each.node != node}
 
     def _judge(self, decision: Decision) -> None:
         if isinstance(decision, Grant):
@@ -160,6 +213,14 @@ class Watched(Scenario):
             self.removing[decision.trajectory] = decision.node
         elif isinstance(decision, ForkEnvironment):
             self._judge_fork(decision)
+        elif isinstance(decision, MoveEnvironment):
+            self._judge_move(decision)
+        elif isinstance(decision, ReceiveEnvironment):
+            assert decision.trajectory in self.on_hold, "fetched while it is used"
+            assert (decision.trajectory, decision.node) not in self.copies
+            self.receiving[Numbered(decision.trajectory, decision.number)] = decision
+        elif isinstance(decision, EndMove):
+            self._judge_end_of_move(decision)
         elif isinstance(decision, Forget):
             # Its actions are over for all others; it ends them before it joins again.
             self._forget_machine(decision.node)
@@ -183,7 +244,10 @@ class Watched(Scenario):
             return
         runs = self.physical[grant.node]
         _judge_cores(grant, runs)
-        if action.kind is Kind.EXEC and action.trajectory is not None:
+        if action.kind is Kind.EXEC and action.trajectory_key is not None:
+            key = action.trajectory_key
+            assert key not in self.on_hold, "runs in the middle of a move"
+            assert self.homes.setdefault(key, grant.node) == grant.node, "runs elsewhere"
             for fork in self.forking.values():
                 assert action.trajectory_key not in (fork.source, *fork.children), "runs in a fork"
             for other in runs:
@@ -215,6 +279,33 @@ class Watched(Scenario):
         assert not concerned & self.removing.keys(), "forked after its end"
         assert order.request_id not in self.forking
         self.forking[order.request_id] = order
+
+    def _judge_move(self, order: MoveEnvironment) -> None:
+        """Nothing runs in an environment that is moved, and the order goes to the node that has it."""
+        key = order.trajectory
+        assert self.homes.setdefault(key, order.node) == order.node
+        assert order.target != order.node
+        assert key not in self.on_hold, "moved twice at once"
+        assert key not in self.removing, "moved after its end"
+        for run in self.physical[order.node]:
+            action = self.submitted[run.action_id]
+            assert action.kind is not Kind.EXEC or action.trajectory_key != key
+        self.on_hold.add(key)
+        self.packing[Numbered(key, order.number)] = order
+
+    def _judge_end_of_move(self, end: EndMove) -> None:
+        """The environment is removed where the trajectory does not live on, and only if it is elsewhere."""
+        key = end.trajectory
+        assert Numbered(key, end.number) not in self.packing, "its files may be sealed now"
+        if end.node == end.lives_on:
+            assert self.homes[key] == end.node
+            self.on_hold.discard(key)
+            return
+        if self.homes.get(key) == end.node:
+            assert (key, end.lives_on) in self.arrived, "removed before the other node has it"
+            self.homes[key] = end.lives_on
+            self.on_hold.discard(key)
+        self.copies.add((key, end.node))
 
     def _judge_resize(self, resize: Resize) -> None:
         """A node that gets this message goes on with these units at once, and no other action has them."""
@@ -284,6 +375,12 @@ class Watched(Scenario):
             self.handle(*reports)
         for order in list(self.forking.values()):
             self.forked(order)
+        for moved in list(self.packing.values()):
+            self.packed(moved)
+        for fetched in list(self.receiving.values()):
+            self.received(fetched)
+        for key, node in sorted(self.copies):
+            self.handle(events.EnvironmentRemoved(trajectory=key, node=node))
         for key, node in list(self.removing.items()):
             self.handle(events.EnvironmentRemoved(trajectory=key, node=node))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from domain.decisions import ForkEnvironment, TransferFile
+from domain.decisions import EndMove, ForkEnvironment, TransferFile
 from domain.events import (
     EnvironmentRemoved,
     EnvironmentsForked,
@@ -13,6 +13,7 @@ from domain.events import (
 )
 from domain.ids import TrajectoryKey
 from tangram_web.live.frames import FrameFold
+from tangram_web.metrics.totals import Totals
 from tests.unit.live.journal import Journal, environment
 
 GIB = 2**30
@@ -132,6 +133,29 @@ def test_forks_reserve_memory_from_the_order_on_and_failed_ones_release_it():
     )
     journal.write([failed], [])
     assert node(journal)["memory_held_bytes"] == 0
+
+
+def test_an_environment_that_was_moved_counts_on_its_new_node_alone():
+    journal = Journal()
+    journal.join("a-new")
+    journal.join("n1")
+    journal.submit("a1", trajectory="r1", environment=environment(GIB))
+    journal.grant("a1")
+    journal.finish("a1")
+    key = TrajectoryKey("default/r1")
+    journal.write([], [EndMove(key, "n1", 1, "n1", "the disk is full")])
+    assert node(journal)["environments"] == 0
+
+    journal.write([], [EndMove(key, "n1", 2, "a-new")])
+    journal.write([EnvironmentRemoved(trajectory=key, node="n1", copied=True)], [])
+
+    row = node(journal)
+    assert (row["name"], row["memory_held_bytes"], row["environments"]) == ("a-new", GIB, 1)
+    counted = Totals()
+    fold = FrameFold(counted)
+    for entry in journal.entries:
+        fold.fold(entry)
+    assert counted.moves == {("default", "stayed"): 1, ("default", "moved"): 1}
 
 
 def test_trajectory_that_ends_before_anything_ran_reserves_nothing():

@@ -11,11 +11,12 @@ from tangram_web.live.placed_environments import PlacedEnvironments
 KEYS = st.sampled_from([TrajectoryKey(f"lab/t{number}") for number in range(4)])
 NODES = st.sampled_from(["n1", "n2"])
 PLACED = st.tuples(st.just("place"), KEYS, NODES, st.integers(0, 8))
+MOVED = st.tuples(st.just("move"), KEYS, NODES)
 REMOVED = st.tuples(st.just("remove"), KEYS)
 FORGOTTEN = st.tuples(st.just("forget_node"), NODES)
 
 
-@given(st.lists(st.one_of(PLACED, REMOVED, FORGOTTEN)))
+@given(st.lists(st.one_of(PLACED, MOVED, REMOVED, FORGOTTEN)))
 def test_each_node_has_what_was_placed_there_first_and_not_removed(changes):
     environments = PlacedEnvironments()
     model: dict[str, tuple[str, int]] = {}
@@ -23,9 +24,11 @@ def test_each_node_has_what_was_placed_there_first_and_not_removed(changes):
         getattr(environments, verb)(*arguments)
         if verb == "place":
             model.setdefault(arguments[0], (arguments[1], arguments[2]))
+        elif verb == "move" and arguments[0] in model:
+            model[arguments[0]] = (arguments[1], model[arguments[0]][1])
         elif verb == "remove":
             model.pop(arguments[0], None)
-        else:
+        elif verb == "forget_node":
             model = {key: held for key, held in model.items() if held[0] != arguments[0]}
     for view in (environments, environments.of_project("lab")):
         for node in ("n1", "n2"):

@@ -17,8 +17,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from domain.errors import CapacityError, InvalidRequest, TangramError
+from domain.errors import CapacityError, InvalidRequest, TangramError, Unavailable
 from scheduler.runtime.asgi_socket import AsgiSocket, Message, PeerGone, Receive, Send
+from scheduler.runtime.node.door.gate import EnvironmentGate
 from scheduler.runtime.node.door.routes import (
     DOOR_HEADER,
     PROBLEM_HEADER,
@@ -66,8 +67,15 @@ class _Incoming:
 class DoorApplication:
     """The routes of one node worker, for web processes that show the secret of this start."""
 
-    def __init__(self, routes: DoorRoutes, secret: str | None, of_snapshots: str = "") -> None:
+    def __init__(
+        self,
+        routes: DoorRoutes,
+        secret: str | None,
+        of_snapshots: str = "",
+        gate: EnvironmentGate | None = None,
+    ) -> None:
         """``secret`` None: each handler checks what the client shows; ``of_snapshots``: opens snapshots alone."""
+        self._gate = gate or EnvironmentGate()
         self._routes = routes
         self._expected = None if secret is None else f"Bearer {secret}".encode()
         self._of_snapshots = f"Bearer {of_snapshots}".encode() if of_snapshots else b""
@@ -111,6 +119,13 @@ class DoorApplication:
             await asyncio.gather(work, gone, return_exceptions=True)
 
     async def _answer(self, request: DoorRequest, send: Send) -> None:
+        try:
+            async with self._gate.using(request.trajectory):
+                await self._handle(request, send)
+        except Unavailable as error:  # of the gate; the handler's own are answered
+            await _send_whole(send, _problem(error))
+
+    async def _handle(self, request: DoorRequest, send: Send) -> None:
         response: DoorResponse | None = None
         try:
             match = self._routes.find(request.method, request.path)
@@ -141,7 +156,8 @@ class DoorApplication:
         try:
             match = self._routes.find_socket(request.path)
             request.parameters = match.parameters
-            await match.handler(request, socket)
+            async with self._gate.using(request.trajectory):
+                await match.handler(request, socket)
             await socket.close()
         except PeerGone:
             return

@@ -29,6 +29,7 @@ import uvicorn
 from contract.door_address import UNIX, DoorAddress
 from domain.errors import InvalidRequest
 from scheduler.runtime.node.door.application import DoorApplication
+from scheduler.runtime.node.door.gate import EnvironmentGate
 from scheduler.runtime.node.door.routes import DoorRoutes
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 
@@ -132,6 +133,8 @@ class NodeDoor:
         self._node = node
         self._options = options
         self._routes = routes
+        #: What requests may use now.
+        self.gate = EnvironmentGate()
         self._listening: socket.socket | None = None
         self._path: Path | None = None
         self._temporary: Path | None = None
@@ -143,7 +146,7 @@ class NodeDoor:
         secret, of_snapshots = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._listening, address = self._listen(incarnation)
         self.address = DoorAddress(address, secret, incarnation, socket.gethostname(), of_snapshots)
-        self._server = door_server(DoorApplication(self._routes, secret, of_snapshots))
+        self._server = door_server(DoorApplication(self._routes, secret, of_snapshots, self.gate))
         self._serving = asyncio.create_task(self._server.serve([self._listening]))
 
     async def publish(self) -> None:

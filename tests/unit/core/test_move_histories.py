@@ -1,0 +1,217 @@
+"""Any history around moves of environments: an environment is somewhere at every instant, once, and no action runs in the middle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from domain import events
+from domain.action import Outcome
+from domain.decisions import EndMove, Forget, MoveEnvironment, ReceiveEnvironment
+from domain.inventory import PoolConfig
+from tests.builders import GIB, a_config, a_node, an_action, only
+from tests.tiers import by_tier
+from tests.unit.core.watched import Watched
+
+NAMES = ("n1", "n2", "n3")
+NODES = st.sampled_from(NAMES)
+TRAJECTORIES = st.sampled_from(["t1", "t2"])
+MEMORY = st.sampled_from([0, GIB, GIB, 2 * GIB])
+FAILED = st.sampled_from(["", "", "the disk is full"])
+
+
+class MoveHistories(RuleBasedStateMachine):
+    """Few trajectories on three nodes, which are drained, lost and restarted in any order."""
+
+    #: What was reached over all histories: a rule that never applies would check nothing.
+    reached: Counter[str] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = Watched()
+        self.incarnations = dict.fromkeys(NAMES, 0)
+        self.identities = dict.fromkeys(NAMES, 0)
+        self.revision = 0
+        self.forks = 0
+        self.reports: list[tuple[Any, Any]] = []
+        self.join("n1", new_disk=False, moves=True)
+        for trajectory in ("t1", "t2"):
+            self.submit(trajectory, GIB, safe=False)
+        self.report_all(Outcome.COMPLETED)
+        for name in ("n2", "n3"):
+            self.join(name, new_disk=False, moves=True)
+        self.drain({"n1"}, allowed=True)
+
+    @rule(trajectory=TRAJECTORIES, memory=MEMORY, safe=st.booleans())
+    def submit(self, trajectory: str, memory: int, safe: bool) -> None:
+        name = f"a{len(self.world.submitted):04d}"
+        action = an_action(name, trajectory=trajectory, memory_bytes=memory, replay_safe=safe)
+        self.world.submit(action)
+
+    @precondition(lambda self: self.world.running())
+    @rule(outcome=st.sampled_from([Outcome.COMPLETED, Outcome.COMPLETED, Outcome.INFRA_FAILED]))
+    def report_all(self, outcome: Outcome) -> None:
+        self.world.handle(
+            *(
+                self.world.report(name, outcome, node=node, attempt=attempt)
+                for node, (name, attempt) in self.world.running()
+            )
+        )
+
+    @rule(trajectory=TRAJECTORIES)
+    def finish_trajectory(self, trajectory: str) -> None:
+        self.world.finish_trajectory(trajectory)
+
+    @rule(nodes=st.sets(NODES, max_size=2), allowed=st.sampled_from([True, True, True, False]))
+    def drain(self, nodes: set[str], allowed: bool) -> None:
+        self.revision += 1
+        self.world.configure(
+            a_config(
+                pools=[PoolConfig("default", "paper", move_environments=allowed)],
+                drained_nodes=frozenset(nodes),
+                finishing_nodes=frozenset(nodes),
+                node_grace_seconds=10.0,
+                node_dead_seconds=60.0,
+                revision=self.revision,
+            )
+        )
+
+    @precondition(lambda self: self.world.packing)
+    @rule(data=st.data(), failed=FAILED)
+    def pack(self, data: st.DataObject, failed: str) -> None:
+        self._pack(data.draw(st.sampled_from(list(self.world.packing.values()))), failed)
+
+    def _pack(self, order: MoveEnvironment, failed: str = "") -> None:
+        self.reports.append((self.world.packed, order))
+        if only(ReceiveEnvironment, self.world.packed(order, failed)):
+            self.reached["packed"] += 1
+
+    @precondition(lambda self: self.world.receiving)
+    @rule(data=st.data(), failed=FAILED)
+    def receive(self, data: st.DataObject, failed: str) -> None:
+        self._receive(data.draw(st.sampled_from(list(self.world.receiving.values()))), failed)
+
+    def _receive(self, order: ReceiveEnvironment, failed: str = "") -> None:
+        self.reports.append((self.world.received, order))
+        for end in only(EndMove, self.world.received(order, failed)):
+            self.reached["moved" if not end.why else "not received"] += 1
+
+    @rule(steps=st.integers(1, 4))
+    def all_goes_well(self, steps: int) -> None:
+        """What is under way goes on: else most histories end before a move does."""
+        for _ in range(steps):
+            if self.world.running():
+                self.report_all(Outcome.COMPLETED)
+            elif self.world.packing:
+                self._pack(next(iter(self.world.packing.values())))
+            elif self.world.receiving:
+                self._receive(next(iter(self.world.receiving.values())))
+            else:
+                self.world.advance(6.0)
+
+    @precondition(lambda self: self.reports)
+    @rule(data=st.data())
+    def report_again(self, data: st.DataObject) -> None:
+        report, order = data.draw(st.sampled_from(self.reports))
+        if order not in (*self.world.packing.values(), *self.world.receiving.values()):
+            report(order)
+
+    @precondition(lambda self: self.world.copies or self.world.removing)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        gone = sorted({*self.world.copies, *self.world.removing.items()})
+        key, node = data.draw(st.sampled_from(gone))
+        self.reached["removed a copy"] += (key, node) in self.world.copies
+        self.world.handle(events.EnvironmentRemoved(trajectory=key, node=node))
+
+    @rule(source=TRAJECTORIES)
+    def fork(self, source: str) -> None:
+        self.forks += 1
+        request = f"f{self.forks}"
+        self.world.fork(source, f"c{self.forks}", on_busy="wait", request_id=request)
+
+    @precondition(lambda self: self.world.forking)
+    @rule()
+    def end_forks(self) -> None:
+        for order in list(self.world.forking.values()):
+            self.world.forked(order)
+
+    @rule(
+        node=NODES,
+        new_disk=st.sampled_from([False, False, True]),
+        moves=st.sampled_from([True, True, True, False]),
+    )
+    def join(self, node: str, new_disk: bool, moves: bool) -> None:
+        self.incarnations[node] += 1
+        self.identities[node] += new_disk
+        self.world.join(
+            a_node(
+                node,
+                cpus=2,
+                memory_bytes=3 * GIB,
+                identity=f"{node}-disk-{self.identities[node]}",
+                incarnation=self.incarnations[node],
+                moves=moves,
+            )
+        )
+
+    @rule(node=NODES, seconds=st.sampled_from([0.0, 10.0, 60.0]))
+    def lose(self, node: str, seconds: float) -> None:
+        self.world.lose(node, self.incarnations[node])
+        self.world.advance(seconds)
+
+    @rule(node=NODES)
+    def bring_back(self, node: str) -> None:
+        self.world.bring_back(node, self.incarnations[node])
+
+    @rule(node=NODES, revoked=st.booleans())
+    def forget(self, node: str, revoked: bool) -> None:
+        if revoked and self.identities[node] % 2:
+            decisions = self.world.revoke(node)
+        else:
+            self.world.lose(node, self.incarnations[node])
+            self.world.advance(60.0)
+            decisions = self.world.forget(node)
+        if only(Forget, decisions):
+            self.identities[node] += 1
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 40.0, 130.0]))
+    def advance(self, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    @rule(go_on_with_it=st.booleans())
+    def restore(self, go_on_with_it: bool) -> None:
+        if go_on_with_it:
+            self.world.restart()
+        else:
+            self.world.double()
+
+    def teardown(self) -> None:
+        self.world.wind_up()
+        self.world.judge_the_end()
+        self.world.replay()
+
+
+TRIED = settings(
+    max_examples=by_tier(30, 60, 1500),
+    stateful_step_count=by_tier(40, 40, 60),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.cpu_seconds(6)  # the one check of all orders of moves, losses and restarts
+@pytest.mark.timeout(1800)  # a failure takes minutes to shrink
+def test_any_history_of_moves_keeps_every_environment_once() -> None:
+    MoveHistories.reached.clear()
+
+    run_state_machine_as_test(MoveHistories, settings=TRIED)
+
+    for what in ("packed", "moved", "not received", "removed a copy"):
+        assert MoveHistories.reached[what], MoveHistories.reached
