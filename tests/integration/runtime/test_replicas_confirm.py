@@ -25,6 +25,7 @@ from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.redis.clients import connect, connect_async
 from scheduler.runtime.redis.confirmation import NotConfirmed
 from scheduler.runtime.redis.journal import START, Journal
+from tangram_web.lib.redis_replication import RedisReplication, read_replication, why_refused
 from tests.integration.runtime.rig import LoopThread
 from tests.redis_replica import ReplicatedRedis
 from tests.redis_server import RedisServer
@@ -125,6 +126,25 @@ async def test_a_master_without_enough_replicas_refuses_with_a_reason(
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert not client.exists(keys.inbox)
+
+
+def test_the_doctor_and_pages_read_how_redis_is_replicated(
+    servers: ReplicatedRedis, keys: Keys, client: redis.Redis
+) -> None:
+    assert read_replication(client) == RedisReplication(replicas=1)
+    assert not why_refused(client, keys)
+    client.config_set("min-replicas-to-write", 2)
+    sentinel = client.pubsub()
+    try:
+        sentinel.subscribe("__sentinel__:hello")
+        sentinel.get_message(timeout=60)
+        assert read_replication(client) == RedisReplication(1, True, True)
+        assert "fewer replicas follow it than its min-replicas-to-write" in why_refused(
+            client, keys
+        )
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+        sentinel.close()
 
 
 def test_nothing_sees_a_decision_that_no_replica_has(
