@@ -41,6 +41,8 @@ DOWN_AFTER_MS: Final = 2000
 PAUSE_SECONDS: Final = 15.0
 #: Actions of each trainer before the first fault, for the cost of a confirmation.
 CALM_ACTIONS: Final = 20
+#: Trainers that wait longer for an end wait for what was lost.
+PATIENCE_SECONDS: Final = 120.0
 #: Of each action, so that one whose order or report was lost ends, too.
 TIMEOUT_SECONDS: Final = 30.0
 #: The SDK's own policy gives up after 6 to 11 s of refusals.
@@ -200,17 +202,17 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         system.start()
         audit = Audit(system)
         load = SteadyTrainers(
-            [system.address.url], system.token, directory / "ran", options.trainers, retry=PATIENT, timeout_seconds=TIMEOUT_SECONDS
+            [system.address.url],
+            system.token,
+            directory / "ran",
+            options.trainers,
+            retry=PATIENT,
+            timeout_seconds=TIMEOUT_SECONDS,
         )
         load.start()
         load.wait_for(CALM_ACTIONS * options.trainers)
         calm = quantiles(load.submit_seconds), quantiles(load.took)
-        pauses = [
-            _round(servers, load, number, isolate=options.isolate)
-            for number in range(options.rounds)
-        ]
-        load.wait_for(2 * options.trainers)
-        load.stop()
+        pauses, stall = _rounds(servers, load, options)
         audit.replay()
         accepted = load.accepted
         lost = [each for each in accepted if not audit.finishes[each]]
@@ -232,6 +234,8 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             "ran_twice": len(load.ran_twice()),
             "ended_twice": sum(count > 1 for count in audit.finishes.values()),
             "not_completed": sum(each != "completed" for each in load.outcomes.values()),
+            "without_an_end": len(accepted - load.outcomes.keys()),
+            "stalled": stall,
             "errors_of_the_sdk": len(load.failures),
             "pause_seconds": [round(each, 2) for each in pauses],
             "submit_ms": calm[0],
@@ -240,6 +244,22 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     finally:
         system.stop()
         servers.stop()
+
+
+def _rounds(
+    servers: Replicated, load: SteadyTrainers, options: argparse.Namespace
+) -> tuple[list[float], str]:
+    """Play the rounds; return the pauses, and what did not end where something was lost."""
+    load.patience_seconds = PATIENCE_SECONDS
+    pauses: list[float] = []
+    try:
+        for number in range(options.rounds):
+            pauses += [_round(servers, load, number, isolate=options.isolate)]
+        load.wait_for(2 * load.trainers)
+        load.stop()
+    except SystemExit as error:
+        return pauses, str(error)
+    return pauses, ""
 
 
 def _round(servers: Replicated, load: SteadyTrainers, number: int, *, isolate: bool) -> float:
@@ -278,9 +298,9 @@ def main() -> int:
         fault = result["fault"]
         part = f"{fault}, {options.replicas_to_write} to write, {options.wait_replicas} confirm"
         print("stored in", store_parts("redis_failover", {part: result}))
-    late = max(result["pause_seconds"]) > PAUSE_SECONDS
+    late = max(result["pause_seconds"], default=PATIENCE_SECONDS) > PAUSE_SECONDS
     harmed = options.wait_replicas and (
-        result["lost"] or result["ran_twice"] or result["other_outcome"]
+        result["lost"] or result["ran_twice"] or result["other_outcome"] or result["stalled"]
     )
     missed = ["an accepted action was lost, or ran twice"] if harmed else []
     missed += [f"a pause of more than {PAUSE_SECONDS:g} s"] if late else []
