@@ -1,12 +1,13 @@
-"""redis failover: a master of Redis is killed under load, and Sentinel puts its replica in its place; what is lost, and how long grants pause.
+"""redis failover: a master of Redis is killed or isolated under load, and Sentinel promotes a replica; what is lost, and how long grants pause.
 
 A master, its replicas and three sentinels are processes of this machine, with the settings of docs/operations.md. The parts reach the
 master through a proxy that asks Sentinel who it is, as HAProxy or a service of the cluster does: Tangram itself has one address. In each
-round the master is killed while trainers submit without a pause; then it starts again, as a replica.
+round the master fails while trainers submit without a pause; then it is there again, as a replica. ``--isolate``: servers and
+sentinels reach it no more, and Tangram does, until another one is promoted: what it answers meanwhile is thrown away.
 
-Replication does not wait: what the master had answered and not sent yet is lost. With ``--replicas-to-write 1`` it accepts
-nothing while it has no replica (there are two then). The result says how many accepted actions were lost and how many ran twice; it has no target but the
-pause, since no setting of Redis makes both 0 for sure.
+``--replicas-to-write 1`` and ``--wait-replicas 1`` are what docs/operations.md asks for; there are two replicas then. The result says
+how many accepted actions were lost and how many ran twice: with ``--wait-replicas 1`` both must be 0. ``submit_ms`` is the
+time of a submission before the first fault.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, Final
 import redis
 from redis.sentinel import Sentinel
 
-from benchmarks.record import store
+from benchmarks.record import quantiles, store_parts
 from benchmarks.steady_trainers import SteadyTrainers
 from benchmarks.upgrade import until
 from tangram_client import RetryPolicy
@@ -38,6 +39,12 @@ NAME: Final = "tangram"
 DOWN_AFTER_MS: Final = 2000
 #: From the kill of a master until actions end again.
 PAUSE_SECONDS: Final = 15.0
+#: Actions of each trainer before the first fault, for the cost of a confirmation.
+CALM_ACTIONS: Final = 20
+#: Trainers that wait longer for an end wait for what was lost.
+PATIENCE_SECONDS: Final = 120.0
+#: Of each action, so that one whose order or report was lost ends, too.
+TIMEOUT_SECONDS: Final = 30.0
 #: The SDK's own policy gives up after 6 to 11 s of refusals.
 PATIENT: Final = RetryPolicy(attempts=100, total_seconds=120.0)
 
@@ -45,29 +52,34 @@ PATIENT: Final = RetryPolicy(attempts=100, total_seconds=120.0)
 class Replicated:
     """Servers and three sentinels; `url` leads to the present master."""
 
-    def __init__(self, directory: Path, replicas_to_write: int) -> None:
+    def __init__(self, directory: Path, servers: int, replicas_to_write: int) -> None:
         self._directory, self._to_write = directory, replicas_to_write
         self._program = shutil.which("redis-server") or shutil.which("valkey-server")
         if self._program is None:
             raise SystemExit("redis-server is not installed: apt-get install redis-server")
-        # With one replica a new master would accept nothing until the former one is back.
-        self.ports = [free_port() for _ in range(2 + replicas_to_write)]
+        self.ports = [free_port() for _ in range(servers)]
+        #: Port at which others reach a server → the network to it, and its own port.
+        self._lanes: dict[int, tuple[Network, int]] = {}
         self._sentinels = [free_port() for _ in range(3)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._over = threading.Event()
 
     def start(self) -> None:
         """Start all, and the proxy; return once the replica follows."""
+        for port in self.ports:
+            lane = free_port()
+            self._lanes[lane] = Network(("127.0.0.1", lane), ("127.0.0.1", port)), port
         first, *others = self.ports
+        reached = next(iter(self._lanes))
         self.start_server(first)
         for port in others:
-            self.start_server(port, "--replicaof", f"127.0.0.1 {first}")
+            self.start_server(port, "--replicaof", f"127.0.0.1 {reached}")
         until(self.is_whole, "the replicas follow")
         for port in self._sentinels:
             file = self._directory / f"sentinel-{port}.conf"
             file.write_text(
                 f"port {port}\nbind 127.0.0.1\ndir {self._directory}\nprotected-mode no\n"
-                f"sentinel monitor {NAME} 127.0.0.1 {first} 2\n"
+                f"sentinel monitor {NAME} 127.0.0.1 {reached} 2\n"
                 f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}\n"
                 f"sentinel failover-timeout {NAME} 10000\n"
             )
@@ -90,7 +102,7 @@ class Replicated:
         options = {
             "port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "appendfsync": "always",
             "maxmemory-policy": "noeviction", "min-replicas-to-write": self._to_write, "min-replicas-max-lag": 2,
-            "repl-diskless-sync-delay": 0,
+            "repl-diskless-sync-delay": 0, "replica-announce-ip": "127.0.0.1", "replica-announce-port": self._lane_of(port),
         }  # fmt: skip
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self._run(port, *words, *more)
@@ -103,10 +115,26 @@ class Replicated:
         self._processes[port].wait()
         return port
 
+    def isolate_master(self) -> int:
+        """Let no server and no sentinel reach the master; return its port."""
+        port = self.master()
+        assert port is not None
+        self._lanes[self._lane_of(port)][0].lose()
+        return port
+
+    def reconnect(self, port: int) -> None:
+        """Let others reach a server again."""
+        lane = self._lanes[self._lane_of(port)][0]
+        lane.cut()
+        lane.restore()
+
+    def _lane_of(self, port: int) -> int:
+        return next(lane for lane, (_, behind) in self._lanes.items() if behind == port)
+
     def master(self) -> int | None:
         """Return the port of the master, as sentinels have it; None while they have none that answers."""
         try:
-            return int(self._asked.discover_master(NAME)[1])
+            return self._lanes[int(self._asked.discover_master(NAME)[1])][1]
         except redis.RedisError:
             return None
 
@@ -128,6 +156,8 @@ class Replicated:
         for process in self._processes.values():
             process.kill()
             process.wait()
+        for lane, _ in self._lanes.values():
+            lane.close()
         if hasattr(self, "_proxy"):
             self._proxy.close()
 
@@ -157,11 +187,14 @@ class Replicated:
 
 def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Play all rounds, and count."""
-    servers = Replicated(directory / "servers", options.replicas_to_write)
+    # With one replica a new master that needs one would accept nothing until the former one is back.
+    count = 3 if options.replicas_to_write or options.wait_replicas or options.isolate else 2
+    servers = Replicated(directory / "servers", count, options.replicas_to_write)
     (directory / "servers").mkdir()
     servers.start()
     environment = {
         "TANGRAM_REDIS_URL": servers.url, "TANGRAM_NODE_ISOLATION": "process", "TANGRAM_JOURNAL_SECONDS": "7200",
+        "TANGRAM_REDIS_WAIT_REPLICAS": str(options.wait_replicas),
     }  # fmt: skip
     system = System(directory / "system", cpus=200, environment=environment)
     system.redis_url = servers.url
@@ -169,64 +202,110 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         system.start()
         audit = Audit(system)
         load = SteadyTrainers(
-            [system.address.url], system.token, directory / "ran", options.trainers, retry=PATIENT
+            [system.address.url],
+            system.token,
+            directory / "ran",
+            options.trainers,
+            retry=PATIENT,
+            timeout_seconds=TIMEOUT_SECONDS,
         )
         load.start()
-        pauses = [_round(servers, load, number) for number in range(options.rounds)]
-        load.wait_for(2 * options.trainers)
-        load.stop()
+        load.wait_for(CALM_ACTIONS * options.trainers)
+        calm = quantiles(load.submit_seconds), quantiles(load.took)
+        pauses, stall = _rounds(servers, load, options)
         audit.replay()
         accepted = load.accepted
+        lost = [each for each in accepted if not audit.finishes[each]]
         return {
             "rounds": options.rounds,
+            "trainers": options.trainers,
+            "fault": "isolate" if options.isolate else "kill",
+            "servers": count,
+            "wait_replicas": options.wait_replicas,
             "replicas_to_write": options.replicas_to_write,
             "down_after_seconds": DOWN_AFTER_MS / 1000,
             "accepted": len(accepted),
-            "lost": sum(not audit.finishes[each] for each in accepted),
+            "lost": len(lost),
+            "lost_with_an_outcome": sum(each in load.outcomes for each in lost),
+            "other_outcome": sum(
+                audit.outcomes.get(each, outcome) != outcome
+                for each, outcome in load.outcomes.items()
+            ),
             "ran_twice": len(load.ran_twice()),
             "ended_twice": sum(count > 1 for count in audit.finishes.values()),
             "not_completed": sum(each != "completed" for each in load.outcomes.values()),
+            "without_an_end": len(accepted - load.outcomes.keys()),
+            "stalled": stall,
             "errors_of_the_sdk": len(load.failures),
             "pause_seconds": [round(each, 2) for each in pauses],
+            "submit_ms": calm[0],
+            "action_ms": calm[1],
         }
     finally:
         system.stop()
         servers.stop()
 
 
-def _round(servers: Replicated, load: SteadyTrainers, number: int) -> float:
-    """Kill the master once; return the longest time without an end of an action."""
+def _rounds(
+    servers: Replicated, load: SteadyTrainers, options: argparse.Namespace
+) -> tuple[list[float], str]:
+    """Play the rounds; return the pauses, and what did not end where something was lost."""
+    load.patience_seconds = PATIENCE_SECONDS
+    pauses: list[float] = []
+    try:
+        for number in range(options.rounds):
+            pauses += [_round(servers, load, number, isolate=options.isolate)]
+        load.wait_for(2 * load.trainers)
+        load.stop()
+    except SystemExit as error:
+        return pauses, str(error)
+    return pauses, ""
+
+
+def _round(servers: Replicated, load: SteadyTrainers, number: int, *, isolate: bool) -> float:
+    """Take the master away once; return the longest time without an end of an action."""
     load.wait_for(4 * load.trainers)
     began = time.monotonic()
-    port = servers.kill_master()
+    port = servers.isolate_master() if isolate else servers.kill_master()
     until(lambda: servers.master() not in (None, port), "the replica is the master")
     load.wait_for(load.trainers)
     pause = load.longest_stall(began, time.monotonic())
-    servers.start_server(port)
+    if isolate:
+        servers.reconnect(port)
+    else:
+        servers.start_server(port)
     until(servers.is_whole, "the former master follows")
     print(f"round {number}: {pause:.2f} s, errors: {load.failures}", flush=True)
     return pause
 
 
 def main() -> int:
-    """Play, print, store; return 1 when grants paused too long."""
+    """Play, print, store; return 1 when grants paused too long, or a confirmed action was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trainers", type=int, default=16)
     parser.add_argument("--replicas-to-write", type=int, default=0, choices=(0, 1))
+    parser.add_argument("--wait-replicas", type=int, default=0, choices=(0, 1))
+    parser.add_argument(
+        "--isolate", action="store_true", help="isolate the master, and do not kill it"
+    )
     parser.add_argument("--store", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tangram-failover-") as directory:
         result = play(Path(directory), options)
     print(result)
     if options.store:
-        print(
-            "stored in",
-            store("redis_failover", result, variant=f"{options.replicas_to_write}-to-write"),
-        )
-    late = max(result["pause_seconds"]) > PAUSE_SECONDS
-    print(f"missed: a pause of more than {PAUSE_SECONDS:g} s" if late else "all targets are met")
-    return 1 if late else 0
+        fault = result["fault"]
+        part = f"{fault}, {options.replicas_to_write} to write, {options.wait_replicas} confirm"
+        print("stored in", store_parts("redis_failover", {part: result}))
+    late = max(result["pause_seconds"], default=PATIENCE_SECONDS) > PAUSE_SECONDS
+    harmed = options.wait_replicas and (
+        result["lost"] or result["ran_twice"] or result["other_outcome"] or result["stalled"]
+    )
+    missed = ["an accepted action was lost, or ran twice"] if harmed else []
+    missed += [f"a pause of more than {PAUSE_SECONDS:g} s"] if late else []
+    print(f"missed: {'; '.join(missed)}" if missed else "all targets are met")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

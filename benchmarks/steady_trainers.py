@@ -28,6 +28,9 @@ class SteadyTrainers:
     trainers: int = 16
     actions: int = 10
     seconds: float = 0.1
+    timeout_seconds: float = 600.0
+    #: Longest wait for an end of an action.
+    patience_seconds: float = 300.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     accepted: set[str] = field(default_factory=set)
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -35,6 +38,8 @@ class SteadyTrainers:
     #: When actions ended at their trainers, and how long each took there; seconds, monotonic.
     ends: list[float] = field(default_factory=list)
     took: list[float] = field(default_factory=list)
+    #: How long each submission took, until it was accepted.
+    submit_seconds: list[float] = field(default_factory=list)
     #: Node → trajectories that are open there.
     open_on: Counter[str] = field(default_factory=Counter)
 
@@ -47,13 +52,13 @@ class SteadyTrainers:
     def stop(self) -> None:
         """Let every trainer end after its trajectory; return once all have."""
         self._ending.set()
-        self._thread.join(300)
+        self._thread.join(self.patience_seconds)
         if self._thread.is_alive():
             raise SystemExit(f"{len(self.accepted) - len(self.outcomes)} actions do not end")
 
     def wait_for(self, count: int) -> None:
         """Wait until so many more actions have ended."""
-        goal, until = len(self.outcomes) + count, time.monotonic() + 300
+        goal, until = len(self.outcomes) + count, time.monotonic() + self.patience_seconds
         while len(self.outcomes) < goal:
             if time.monotonic() > until:
                 raise SystemExit(f"no action ends: {self.failures[:3]}")
@@ -91,9 +96,12 @@ class SteadyTrainers:
         try:
             for number in range(self.actions):
                 command = f"echo {name}.{number} >> {self.ran}; sleep {self.seconds}"
-                action = exec_action("upgrade", command, trajectory=name, timeout_seconds=600)
+                action = exec_action(
+                    "upgrade", command, trajectory=name, timeout_seconds=self.timeout_seconds
+                )
                 began = time.monotonic()
                 view = await client.submit(action)
+                self.submit_seconds.append(time.monotonic() - began)
                 self.accepted.add(view.id)
                 done = await client.wait(view.id)
                 self.ends.append(time.monotonic())

@@ -52,6 +52,7 @@ class RedisGrant:
 #: Of every user, with no key.
 _CONNECTION: Final = (
     "auth", "hello", "ping", "select", "echo", "quit", "reset", "client", "time", "multi", "exec", "discard", "unwatch",
+    "wait",
 )  # fmt: skip
 #: Of connections of others, and of the keys that others change. What names the own connection differs between versions.
 _REFUSED: Final = (

@@ -75,7 +75,7 @@ def _of_loop(keys: Keys) -> list[RedisGrant]:
             both=(
                 keys.epoch, keys.leader, keys.journal, keys.inbox, keys.arrivals, keys.arrivals_of("*"), keys.snapshot,
                 keys.hung_pass, keys.config, keys.capacity, keys.project_loads, keys.dead_letters, keys.positions,
-                keys.workers, keys.commands("*", "*"), keys.reports("*"), keys.revoked_nodes,
+                keys.held, keys.workers, keys.commands("*", "*"), keys.reports("*"), keys.revoked_nodes,
             ),
             read=(
                 keys.questions, keys.alive("*"), keys.rollout_worker_alive("*"), keys.reporting_nodes,
@@ -97,7 +97,7 @@ def _of_gateway(keys: Keys) -> list[RedisGrant]:
                 "xdel", "rpush", "llen", "zadd", "zrem", "zrange", "zremrangebyscore", "smembers", "sadd", "watch",
             ),
             both=(
-                keys.inbox, keys.arrivals, keys.arrivals_of("*"), keys.project_loads, keys.questions, keys.body_store, "",
+                keys.inbox, keys.arrivals, keys.arrivals_of("*"), keys.project_loads, keys.questions, keys.barrier, keys.body_store, "",
                 keys.idempotency("*", "*"), keys.response_stream("*"), keys.blob("*"), keys.workers, keys.snapshots,
                 keys.snapshot_copies, f"{keys.snapshots}:removed:*", keys.facade_secret, keys.facade_records("*"), keys.facade_timed("*", "*"),
                 keys.facade_claims("*", "*"), keys.facade_claimant("*"), keys.batch("*"), keys.batch_pulls("*"),

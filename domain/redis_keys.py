@@ -53,6 +53,16 @@ class Keys:
         return f"{self.prefix}:leader"
 
     @property
+    def held(self) -> str:
+        """List: the journal entry and the commands that wait for replicas (`HOLD`); while none must confirm, it is not there."""
+        return f"{self.prefix}:held"
+
+    @property
+    def barrier(self) -> str:
+        """Written where a writer asks replicas to confirm what others wrote; its value says nothing."""
+        return f"{self.prefix}:barrier"
+
+    @property
     def snapshot(self) -> str:
         """The core's state at one journal entry; recovery starts there."""
         return f"{self.prefix}:snapshot"

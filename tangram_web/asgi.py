@@ -132,6 +132,7 @@ def tangram_application() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         callbacks=Callbacks(loopback=settings.TANGRAM_WEBHOOKS_LOOPBACK),
         streams=settings.TANGRAM_WEB_STREAMS,
         objects=open_store(settings.TANGRAM_OBJECT_STORE),
+        confirmation=settings.TANGRAM_REDIS_WAIT,
     )
     submission = ConsoleSubmission(context)
     submissions.install(submission.submit)

@@ -170,6 +170,7 @@ def _loop() -> list[tuple[str, Work]]:
         name,
         epoch_floor=epochs.last_epoch,
         epoch_won=epochs.epoch_won,
+        confirmation=settings.TANGRAM_REDIS_WAIT,
     )
     registry = load()
     watchdog = Watchdog(WatchedLoop(settings.TANGRAM_REDIS_URL, keys.hung_pass, keys.leader, name))
@@ -243,6 +244,7 @@ def _node() -> list[tuple[str, Work]]:
             settings=options,
             open_secret=open_secret,
             leader_socket=settings.TANGRAM_LEADER_SOCKET,
+            confirmation=settings.TANGRAM_REDIS_WAIT,
         )
         try:
             await worker.run()

@@ -88,6 +88,8 @@ def worker_command(node: str, spec: NodeGroupSpec) -> tuple[Sequence[str], Mappi
     """
     variables = {
         "TANGRAM_REDIS_URL": redis_url_of(node),
+        "TANGRAM_REDIS_WAIT_REPLICAS": str(settings.TANGRAM_REDIS_WAIT.replicas),
+        "TANGRAM_REDIS_WAIT_MS": str(settings.TANGRAM_REDIS_WAIT.milliseconds),
         "TANGRAM_KEY_PREFIX": settings.TANGRAM_KEY_PREFIX,
         "TANGRAM_NODE": node,
         "TANGRAM_NODE_POOL": spec.pool,

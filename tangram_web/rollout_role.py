@@ -36,6 +36,7 @@ async def rollout_role() -> None:
         limits=settings.TANGRAM_PROJECT_LIMITS,
         node_requests=settings.TANGRAM_PROJECT_NODE_REQUESTS,
         bodies=BodyStore(Path(folder) if folder else None),
+        confirmation=settings.TANGRAM_REDIS_WAIT,
     )
     options = RoleOptions(
         worker=settings.TANGRAM_ROLLOUT_WORKER,

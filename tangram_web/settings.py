@@ -7,7 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+
 from contract.requests import MAX_BATCH
+from domain.confirmation import MOST_MILLISECONDS, Confirmation
 from domain.principals import TOKEN_PREFIX
 from domain.project_limits import ProjectLimits
 from tangram_web.lib.env import (
@@ -43,6 +46,15 @@ TANGRAM_REDIS_USERS = env_text("TANGRAM_REDIS_USERS", "")
 TANGRAM_JOIN_REDIS_URL = env_text("TANGRAM_JOIN_REDIS_URL", "")
 #: Revision of the distribution's package of the Redis server, for the judgement of its fixes.
 TANGRAM_REDIS_PACKAGE = env_text("TANGRAM_REDIS_PACKAGE", "")
+#: Replicas of Redis that confirm what is accepted and decided, and how long they may take.
+TANGRAM_REDIS_WAIT = Confirmation(
+    env_int("TANGRAM_REDIS_WAIT_REPLICAS", 0),
+    env_int("TANGRAM_REDIS_WAIT_MS", 1000, minimum=1),
+)
+if TANGRAM_REDIS_WAIT.milliseconds > MOST_MILLISECONDS:
+    raise ImproperlyConfigured(
+        f"TANGRAM_REDIS_WAIT_MS={TANGRAM_REDIS_WAIT.milliseconds} is above {MOST_MILLISECONDS}: replicas that need longer are too far away"
+    )
 TANGRAM_KEY_PREFIX = env_text("TANGRAM_KEY_PREFIX", "tangram")
 #: Name by which engines tell the nodes of several installations apart.
 TANGRAM_INSTALLATION = env_text("TANGRAM_INSTALLATION", TANGRAM_KEY_PREFIX)

@@ -10,7 +10,9 @@
    `max_surge` instances more than wanted, and at least all wanted nodes less `max_unavailable` that take actions. So a
    node is drained only once its successor takes actions, and where successors do not start, nothing more is replaced.
    Nodes that an operator drained count as wanted, and stay.
-6. Too few nodes that take actions, as when a successor fails later, let outdated ones that have not ended yet go on.
+6. A node that is silent beyond its grace period counts no more: another instance is launched beside its own, under another name. Its
+   own ends once nothing hangs on the node. A node that returns before counts again, and what is too many then leaves.
+7. Too few nodes that take actions, as when a successor fails later, let outdated ones that have not ended yet go on.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class NodeWork:
     leaves: bool = False
     #: It is silent.
     lost: bool = False
+    #: For longer than its grace period, so that its actions have ended.
+    given_up: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -94,6 +98,9 @@ def plan(
     for each in instances:
         if each.state is InstanceState.FAILED:
             steps.end[each.name] = each.reason or "it failed"
+        elif (work := nodes.get(each.name)) is not None and work.given_up:
+            if work.is_empty and each.state is InstanceState.RUNNING:
+                steps.end[each.name] = "its node is silent, and nothing hangs on it"
         elif each.state is not InstanceState.ENDING:
             if each.ends_at is not None and each.ends_at - now <= spec.drain_seconds:
                 _leave(steps, each, nodes, each.reason or "the engine ends it soon")

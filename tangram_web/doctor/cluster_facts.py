@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from contract.machine_facts import ClockDifference, MachineFacts
 from contract.node_group_reports import NodeGroupReport
 from domain.protection import Protection
+from tangram_web.lib.redis_replication import RedisReplication
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,5 +70,9 @@ class ClusterFacts:
     nodes: list[ExaminedNode] = field(default_factory=list)
     #: By name, as their keeper reported them last; None: it has not yet.
     groups: dict[str, NodeGroupReport | None] = field(default_factory=dict)
+    #: Of Redis; None: it does not say.
+    replication: RedisReplication | None = None
+    #: Replicas that must confirm what is accepted (TANGRAM_REDIS_WAIT_REPLICAS of the web process).
+    wait_replicas: int = 0
     #: A process keeps the node groups.
     has_keeper: bool = True

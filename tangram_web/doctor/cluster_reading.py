@@ -23,7 +23,9 @@ from tangram_web.doctor.door_trials import try_doors
 from tangram_web.doctor.group_findings import groups
 from tangram_web.doctor.node_findings import nodes
 from tangram_web.doctor.part_findings import clocks, leader, versions
+from tangram_web.doctor.redis_findings import replication
 from tangram_web.lib import bus
+from tangram_web.lib.redis_replication import RedisReplication, read_replication
 from tangram_web.pools.group_reports import node_group_reports
 from tangram_web.pools.models import NodeDrain
 from tangram_web.pools.selectors import current_config
@@ -39,7 +41,11 @@ T = TypeVar("T")
 
 def findings_of(facts: ClusterFacts) -> list[ClusterFinding]:
     """Return everything that is found in a cluster, worst first."""
-    found = [each for judge in (leader, clocks, versions, nodes, groups) for each in judge(facts)]
+    found = [
+        each
+        for judge in (leader, clocks, versions, replication, nodes, groups)
+        for each in judge(facts)
+    ]
     return worst_first(found)
 
 
@@ -57,6 +63,7 @@ def read_cluster(clock: Callable[[], float] = time) -> ClusterFacts:
         alive = client.mget([keys.alive(row.name) for row in rows]) if rows else []
         leads = cast("bytes | None", client.get(keys.leader))
         has_keeper = bool(client.exists(keys.node_group_keeper))
+        replicas = _replication(client)
     except redis.RedisError as error:
         raise Unavailable(f"redis does not answer: {error}") from error
     living = {row.name for row, incarnation in zip(rows, alive, strict=True) if incarnation}
@@ -74,7 +81,16 @@ def read_cluster(clock: Callable[[], float] = time) -> ClusterFacts:
         nodes=_nodes(rows, living, lives, doors, try_doors(doors)),
         groups={**dict.fromkeys(current_config().node_groups), **node_group_reports()},
         has_keeper=has_keeper,
+        replication=replicas,
+        wait_replicas=settings.TANGRAM_REDIS_WAIT.replicas,
     )
+
+
+def _replication(client: redis.Redis) -> RedisReplication | None:
+    try:
+        return read_replication(client)
+    except redis.ResponseError:  # a hosted Redis may hide it
+        return None
 
 
 def _texts(stored: Mapping[bytes, bytes]) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import redis
+from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db.models import Count, Q
 
@@ -22,6 +23,7 @@ from contract.responses import QueuesResponse
 from domain.errors import Unavailable
 from domain.redis_keys import Keys
 from tangram_web.lib import scheduler_client
+from tangram_web.lib.redis_replication import replicas_following
 from tangram_web.live.gpu_use import GpuUse, gpu_uses
 from tangram_web.live.topic_store import stored_snapshot, stored_snapshots
 from tangram_web.live.topics import HOLDERS, NODES, OVERVIEW
@@ -119,6 +121,7 @@ class FactCollector:
         system = read_system(self._client, self._keys, READERS)
         self._read_workers(facts, system)
         self._read_gpus(facts, system)
+        facts.redis_replicas = self._kept.get("replicas", 0.0, self._replicas)
         facts.redis_memory = self._kept.get("memory", _MEMORY_SECONDS, self._memory)
 
     def _read_workers(self, facts: SystemFacts, system: SystemReading) -> None:
@@ -153,6 +156,10 @@ class FactCollector:
         info = self._client.info("memory")
         most = int(info.get("maxmemory") or 0) or int(info.get("total_system_memory") or 0)
         return int(info["used_memory"]), most
+
+    def _replicas(self) -> tuple[int, int]:
+        wanted = settings.TANGRAM_REDIS_WAIT.replicas
+        return replicas_following(self._client) if wanted else 0, wanted
 
     def _queues(self, now: float) -> list[QueueFact] | None:
         standing = self._kept.get("standing", _QUEUES_SECONDS, _standing)

@@ -32,6 +32,7 @@ CHECKS: Final[dict[ProblemKind, Check]] = {
     kinds.FAMILY_SLOW: work_conditions.family_slow,
     kinds.DISK_SHORT: part_conditions.disk_short,
     kinds.REDIS_MEMORY: part_conditions.redis_memory,
+    kinds.REDIS_REPLICAS: part_conditions.redis_replicas,
     kinds.BLOCKER: work_conditions.blocker,
     kinds.DEAD_LETTERS: part_conditions.dead_letters,
     kinds.WEBHOOK_FAILING: part_conditions.webhook_failing,

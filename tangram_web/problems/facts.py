@@ -92,6 +92,8 @@ class SystemFacts(msgspec.Struct, kw_only=True):
     dead_letters: int = 0
     #: Bytes that Redis uses, and may use.
     redis_memory: tuple[int, int] | None = None
+    #: Replicas of Redis that follow, and that must confirm.
+    redis_replicas: tuple[int, int] | None = None
     endpoints: list[EndpointFact] | None = None
     #: Project → its submitter, where one is known.
     submitters: dict[str, str] = {}

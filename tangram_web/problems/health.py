@@ -43,10 +43,10 @@ class SystemHealth(msgspec.Struct, frozen=True, kw_only=True):
     conditions: int = len(KINDS)
 
 
-def unknown_health(age: float | None) -> SystemHealth:
-    """Return the health without an evaluation of late."""
+def unknown_health(age: float | None, why: str = "") -> SystemHealth:
+    """Return the health without an evaluation of late, and why there is none."""
     said = "No data yet." if age is None else f"No data for {age:,.0f} s."
-    return SystemHealth(state=HealthState.UNKNOWN, headline=said)
+    return SystemHealth(state=HealthState.UNKNOWN, headline=f"{why} {said}".strip(), banner=why)
 
 
 def health_of(

@@ -181,6 +181,14 @@ REDIS_MEMORY: Final = ProblemKind(
     cleared="It uses less than the lower part.",
     to_do="Look for a reader of the journal that lags: the journal is kept until all have read it. Raise `maxmemory`, or store bodies as files.",
 )  # fmt: skip
+REDIS_REPLICAS: Final = ProblemKind(
+    key="redis_replicas", name="Redis replicas missing", severity=_CRITICAL, raise_seconds=2,
+    means="Fewer replicas follow Redis than must confirm what is accepted: submissions are refused with 503, nothing is granted, running actions "
+    "continue, and reports of nodes wait.",
+    raised="With `TANGRAM_REDIS_WAIT_REPLICAS`, fewer replicas than it says have answered within five seconds.",
+    cleared="So many follow again: everything goes on by itself.",
+    to_do="Start the replicas, and look whether they reach the master (`INFO replication` on both). A failed one may be replaced by another.",
+)  # fmt: skip
 BLOCKER: Final = ProblemKind(
     key="blocker", name="Longest blocker", severity=_WARNING, raise_seconds=0, clear_seconds=10,
     thresholds=("blocked_seconds", "blocked_actions"),
@@ -207,7 +215,7 @@ WEBHOOK_FAILING: Final = ProblemKind(
 
 KINDS: Final = (
     NODE_LOST, NODE_LATE, PART_DEAD, PART_LATE, WEB_DEAD, WEB_LATE, POOL_PAUSED, QUOTA_EXHAUSTED,
-    CIRCUIT_OPEN, SERVICE_THRASHING, SERVICE_QUARANTINED, TASK_FAILING, FAMILY_SLOW, DISK_SHORT, REDIS_MEMORY, BLOCKER,
+    CIRCUIT_OPEN, SERVICE_THRASHING, SERVICE_QUARANTINED, TASK_FAILING, FAMILY_SLOW, DISK_SHORT, REDIS_MEMORY, REDIS_REPLICAS, BLOCKER,
     DEAD_LETTERS, WEBHOOK_FAILING,
 )  # fmt: skip
 KIND_OF: Final = {kind.key: kind for kind in KINDS}

@@ -243,6 +243,25 @@ def redis_memory(facts: SystemFacts, limits: ProblemThresholds, raised: Collecti
     ]  # fmt: skip
 
 
+def redis_replicas(facts: SystemFacts, _: ProblemThresholds, __: Collection[str]) -> Found:
+    """Return whether replicas of Redis are missing that must confirm."""
+    if facts.redis_replicas is None:
+        return None
+    follow, wanted = facts.redis_replicas
+    if follow >= wanted:
+        return []
+    detail = f"{follow} of {wanted} that must confirm follow it. Submissions are refused and nothing is granted; running actions continue."
+    rows = (facts.overview or {}).get("pools", ())
+    return [
+        hold(
+            kinds.REDIS_REPLICAS, "redis", "Redis lacks replicas", "Redis lacks replicas", detail,
+            affected=sum(int(row["queued"]) for row in rows),
+            affected_link=explorer_link("actions", state="queued"),
+            evidence="Workers", evidence_link="/workers/",
+        )
+    ]  # fmt: skip
+
+
 def _gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
 

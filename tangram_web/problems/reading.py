@@ -13,6 +13,7 @@ import msgspec
 import redis
 
 from tangram_web.lib import bus
+from tangram_web.lib.redis_replication import why_refused
 from tangram_web.live.access import Sight
 from tangram_web.live.topic_store import stored_snapshot
 from tangram_web.live.topics import OVERVIEW, RESOURCES
@@ -188,6 +189,9 @@ def problems_for(sight: Sight | None, project: str = "", now: float | None = Non
         stored = ProblemStore(client, bus.keys()).load()
         everything = sight.everything or bool(project)
         overview = stored_snapshot(client, topic) if everything else {}
+        if at - stored.at > UNKNOWN_SECONDS and (why := why_refused(client, bus.keys())):
+            age = at - stored.at if stored.at else None
+            return ProblemsView(health=unknown_health(age, why), at=stored.at)
     except redis.RedisError:
         return ProblemsView(health=unknown_health(None))
     seen = seen_in(seen_by(stored.problems, sight), project)

@@ -18,6 +18,7 @@ import redis.asyncio
 from contract.responses import ActionResponse, CompletionsResponse
 from contract.rollout_views import RolloutCompletions, RolloutView
 from domain.action import ActionState, Kind
+from domain.confirmation import NONE_NEEDED, Confirmation
 from domain.errors import Gone, InvalidRequest, NotFound, Unavailable
 from domain.principals import Principal
 from domain.project_limits import ProjectLimits
@@ -159,6 +160,7 @@ class GatewayContext:
         callbacks: Callbacks | None = None,
         streams: int = MAX_STREAMS,
         objects: ObjectStore | None = None,
+        confirmation: Confirmation = NONE_NEEDED,
     ) -> None:
         self._end_process = end_process
         self.client = client
@@ -166,7 +168,7 @@ class GatewayContext:
         self.backend = backend
         self.tokens = TokenCache(backend.authenticate)
         self.admission = Admission()
-        self.submitter = Submitter(client, keys, limits)
+        self.submitter = Submitter(client, keys, limits, confirmation)
         self.turns = FairTurns()
         self.tail = JournalTail(
             client, keys, self._capacity_changed, self.turns.arrived, self._node_joined

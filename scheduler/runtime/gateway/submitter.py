@@ -1,7 +1,8 @@
 """Submitter: appends messages to the inbox; concurrent requests share one append (group commit).
 
 A request's messages are on disk when its `append` returns. Idempotency keys are checked in the
-same script that appends, so a repeated request never appends twice, in whichever process.
+same script that appends, so a repeated request never appends twice, in whichever process. Where replicas must confirm
+(`Confirmation`), they have a request's messages when its `append` returns: one confirmation for all requests of an append.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import redis
 import redis.asyncio
 
 from domain.codec import pack_fields
+from domain.confirmation import NONE_NEEDED, Confirmation
 from domain.errors import CapacityError, Unavailable
 from domain.project_limits import Load, ProjectBounds, ProjectLimits
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway.http import HttpError
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.confirmation import reason_of
 from scheduler.runtime.redis.connection import Argument, AsyncRedisConnection
 from scheduler.runtime.redis.lua_scripts import SUBMIT
 
@@ -52,8 +55,13 @@ class Submitter:
     """The only writer of this process to the inbox."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, keys: Keys, limits: ProjectLimits | None = None
+        self,
+        client: redis.asyncio.Redis,
+        keys: Keys,
+        limits: ProjectLimits | None = None,
+        confirmation: Confirmation = NONE_NEEDED,
     ) -> None:
+        self._confirmation = confirmation
         self._limits = limits or ProjectLimits()
         self._connection = AsyncRedisConnection(client)
         self._keys = keys
@@ -112,7 +120,7 @@ class Submitter:
                     seen = await self._append(batch, limits_of)
                 except redis.RedisError as error:
                     log.warning("redis does not accept submissions: %s", error)
-                    _fail(batch, Unavailable(f"no request can be accepted now: {error}"))
+                    _fail(batch, Unavailable(f"no request can be accepted now: {reason_of(error)}"))
                 else:
                     for pending, before in zip(batch, seen, strict=True):
                         _settle(pending.done, before, limits_of)
@@ -142,6 +150,7 @@ class Submitter:
             messages = [message for pending in batch for message in pending.messages]
             if messages:  # empty when every item of a batch was refused
                 await self._connection.call("XADD", self._keys.inbox, "*", *pack_fields(messages))
+                await self._connection.confirm(self._confirmation)
             return [None] * len(batch)
         keys: list[str] = [self._keys.inbox, self._keys.project_loads, self._keys.arrivals]
         args: list[Argument] = [IDEMPOTENCY_SECONDS]
@@ -152,7 +161,14 @@ class Submitter:
                 args += [*load, *msgspec.structs.astuple(limits_of(load.project))]
             args += [len(pending.messages), *pending.messages]
         seen: list[bytes | list[Any] | None] = await self._connection.run(self._script, keys, args)
-        return [*seen, *[None] * (len(batch) - len(seen))]
+        found = [*seen, *[None] * (len(batch) - len(seen))]
+        if not all(isinstance(before, list) for before in found):
+            # Of a repeated request another process may have written the messages.
+            repeated = any(isinstance(before, bytes) for before in found)
+            await self._connection.confirm(
+                self._confirmation, self._keys.barrier if repeated else ""
+            )
+        return found
 
     async def _check_backlog(self) -> None:
         with contextlib.suppress(redis.RedisError):

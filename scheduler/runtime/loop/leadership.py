@@ -11,6 +11,10 @@ begin the same work and lose the lease in its turn. So a thread renews it (`Leas
 the loop makes no progress for ``hung_after_seconds``: a loop that hangs is replaced, too. Safety
 does not rest on the lease, but on the epoch.
 
+Where replicas must confirm what is decided (`Confirmation`), a commit has two steps. What it would write is *held* in one key, where
+nothing reads it; once replicas have that, it is released into the journal and the streams of nodes. So nothing acts on a decision
+that a promoted replica does not have, and a leader that finds something held releases it, with the same ids (docs/decisions/0333).
+
 A loop that must not lead waits: `LeadershipRefused` while this version cannot read or replay what is stored
 (repeated attempts would keep the leadership from a loop of another version), `LeadershipPaused` after the core
 raised and no message is to blame.
@@ -30,6 +34,7 @@ from typing import Any, Final
 import redis
 from redis.commands.core import Script
 
+from domain.confirmation import NONE_NEEDED, Confirmation
 from domain.dead_letters import DeadLetter, encode_letter
 from domain.errors import Fenced, Unreadable
 from domain.redis_keys import Keys
@@ -38,7 +43,9 @@ from scheduler.runtime.redis.lua_scripts import (
     COMMIT,
     COMMIT_ASIDE,
     ELECT,
+    HOLD,
     PUT,
+    RELEASE,
     RENEW,
     RESIGN,
     SET_ASIDE,
@@ -71,6 +78,8 @@ class Leadership:
     epoch_floor: Callable[[], int] = lambda: 0
     #: Called with each epoch that was won, to store it there.
     epoch_won: Callable[[int], None] = lambda _: None
+    #: What a decision needs before anything acts on it.
+    confirmation: Confirmation = NONE_NEEDED
 
     def __post_init__(self) -> None:
         #: Instant of the newest write, each of which renews the lease.
@@ -80,6 +89,8 @@ class Leadership:
         self._renew = self.client.register_script(RENEW)
         self._commit = self.client.register_script(COMMIT)
         self._commit_aside = self.client.register_script(COMMIT_ASIDE)
+        self._hold = self.client.register_script(HOLD)
+        self._release = self.client.register_script(RELEASE)
         self._put = self.client.register_script(PUT)
         self._set_aside = self.client.register_script(SET_ASIDE)
         self._state_queued = self.client.register_script(STATE_QUEUED)
@@ -144,6 +155,8 @@ class Leadership:
 
         ``meanwhile`` is called while Redis is at it.
         """
+        if self.confirmation.replicas:
+            return self._commit_confirmed(entry, inbox_id, commands, ("", b""), meanwhile)
         keys = [
             self.keys.epoch,
             self.keys.leader,
@@ -162,6 +175,9 @@ class Leadership:
         letter: DeadLetter,
     ) -> list[str]:
         """Commit, and store the message that the entry sets aside."""
+        if self.confirmation.replicas:
+            kept_aside = letter.name, encode_letter(letter)
+            return self._commit_confirmed(entry, inbox_id, commands, kept_aside)
         keys = [
             self.keys.epoch,
             self.keys.leader,
@@ -173,6 +189,35 @@ class Leadership:
         kept: list[Argument] = [letter.name, encode_letter(letter)]
         args: list[Argument] = [entry, inbox_id, *kept, *(body for _, body in commands)]
         return _texts(self._fenced(self._commit_aside, keys, args))
+
+    def _commit_confirmed(
+        self,
+        entry: bytes,
+        inbox_id: str,
+        commands: Sequence[tuple[str, bytes]],
+        letter: tuple[str, bytes],
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[str]:
+        """Hold what a commit writes, and release it once replicas have it. Raises NotConfirmed."""
+        keys = [self.keys.epoch, self.keys.leader, self.keys.journal, self.keys.held]
+        pairs: list[Argument] = [each for pair in commands for each in pair]
+        self._fenced(self._hold, keys, [entry, inbox_id, *letter, *pairs], meanwhile)
+        return self._released()
+
+    def release_held(self) -> None:
+        """Release what a predecessor held, also one of another master. The first thing that a new leader writes.
+
+        Raises Fenced, NotConfirmed.
+        """
+        if self.client.exists(self.keys.held):
+            self.renew()  # a confirmation needs a write
+            self._released()
+
+    def _released(self) -> list[str]:
+        self._connection.confirm(self.confirmation)
+        keys = self.keys
+        names = [keys.epoch, keys.leader, keys.journal, keys.inbox, keys.dead_letters, keys.held]
+        return _texts(self._fenced(self._release, names, []))
 
     def resign(self) -> None:
         """Let a standby take over at once."""

@@ -70,6 +70,7 @@ from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.loop.report_collector import ReportCollector
 from scheduler.runtime.loop.term import JournalClock, Term
 from scheduler.runtime.loop.watchdog import HungPass, PassWatch, Unwatched
+from scheduler.runtime.redis.confirmation import reason_of
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class SchedulerLoop:
             except Fenced as error:
                 log.warning("stepping down: %s", error)
             except redis.RedisError as error:
-                log.warning("redis does not answer, starting over: %s", error)
+                log.warning("redis takes no decision, starting over: %s", reason_of(error))
                 self.inbox.close()
                 self.leadership.disconnect()
                 stop.wait(RETRY_SECONDS)
@@ -203,6 +204,7 @@ class SchedulerLoop:
     def take_over(self, progress: Callable[[], None] = lambda: None) -> None:
         """Recover the machine from the journal. The first thing a new leader does."""
         started = perf_counter()
+        self.leadership.release_held()
         recovered = recover(self._client, self._keys, self._make_ledger, self._config, progress)
         clock = JournalClock(recovered.machine.state.now)
         self.term = Term(recovered.machine, clock, recovered.journal_id, recovered.seq)

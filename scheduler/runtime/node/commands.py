@@ -17,10 +17,12 @@ import redis.asyncio
 
 from domain.action import Outcome
 from domain.codec import COMMANDS_FIELD, NodeCommand
+from domain.confirmation import Confirmation
 from domain.dead_letters import DeadLetter, dead_letter, encode_letter
 from domain.events import ActionFinished
 from domain.ids import ActionId
 from domain.redis_keys import Keys
+from scheduler.runtime.redis.confirmation import check_confirmed
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +132,23 @@ class CommandReader:
             detail=f"node {self._node} cannot read its order; is it of an older version than the"
             f" scheduler? ({letter.reason})",
         )
+
+
+async def save_position(
+    client: redis.asyncio.Redis, stream: str, position: str, confirmation: Confirmation
+) -> None:
+    """Store the position behind which commands are read again, and drop those before it.
+
+    The caller forgets what it started of those: replicas confirm first. Raises redis.RedisError.
+    """
+    async with client.pipeline(transaction=False) as pipeline:
+        pipeline.set(f"{stream}:position", position)
+        pipeline.xtrim(stream, minid=position)
+        if confirmation.replicas:
+            pipeline.execute_command(*confirmation.command)
+        *_, confirmed = await pipeline.execute()
+    if confirmation.replicas:
+        check_confirmed(confirmation, int(confirmed))
 
 
 def _one_by_one(body: bytes, aside: frozenset[str] | set[str]) -> ReadCommands:

@@ -18,10 +18,12 @@ import redis
 import redis.asyncio
 
 from domain.codec import encode, pack_fields
+from domain.confirmation import NONE_NEEDED, Confirmation
 from domain.events import ActionFinished, ActionStarted, Event
 from domain.redis_keys import Keys
 from scheduler.runtime.local_nodes.node_side import LeaderConnection
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.confirmation import NotConfirmed
 from scheduler.runtime.redis.connection import AsyncRedisConnection
 
 log = logging.getLogger(__name__)
@@ -47,9 +49,11 @@ class Reporter:
         keys: Keys,
         leader_socket: Path | None = None,
         own_stream_of: str = "",
+        confirmation: Confirmation = NONE_NEEDED,
     ) -> None:
         """``own_stream_of``: name of a node that may write its own stream of reports, and not the inbox."""
         self._connection = AsyncRedisConnection(client)
+        self._confirmation = confirmation
         self._keys = keys
         self._own = own_stream_of
         self._target = keys.reports(self._own) if self._own else keys.inbox
@@ -67,7 +71,7 @@ class Reporter:
         self.stream = ""
 
     def report(self, event: Event, sent: Callable[[], None] | None = None) -> None:
-        """Queue an event; ``sent`` is called once it is on disk."""
+        """Queue an event; ``sent`` is called once it is on disk, and where replicas must confirm, they have it."""
         self._waiting.append(_UnsentReport(event, sent))
         self._something.set()
 
@@ -133,12 +137,23 @@ class Reporter:
                 written: bytes = await self._connection.call(
                     "XADD", self._target, "*", *pack_fields(messages)
                 )
+                await self._confirmed()
             except redis.RedisError as error:
                 log.warning("reports wait, redis does not accept them: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return written.decode()
         raise asyncio.CancelledError
+
+    async def _confirmed(self) -> None:
+        """Wait until replicas have what was written. Raises redis.RedisError when the connection ends: then it is written again."""
+        while keep_running():
+            try:
+                await self._connection.confirm(self._confirmation)
+            except NotConfirmed as error:
+                log.warning("reports wait: %s", error)
+            else:
+                return
 
     async def _name_stream(self) -> None:
         """Name this node among those whose streams the leader reads."""

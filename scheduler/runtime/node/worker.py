@@ -19,6 +19,7 @@ from domain.action import Kind, Outcome
 from domain.allocation import Home
 from domain.codec import NodeCommand
 from domain.confinement import SANDBOX_CURE, can_sandbox
+from domain.confirmation import NONE_NEEDED, Confirmation
 from domain.events import ActionFinished, NodeJoined, NodeRefuses
 from domain.inventory import NodeInventory, ResourceInventory
 from domain.ports import (
@@ -39,7 +40,7 @@ from domain.version import VERSION
 from managers.common.disk_space import DiskFloors
 from managers.registry import Registry
 from scheduler.runtime.body_store import BodyStore
-from scheduler.runtime.node.commands import CommandReader
+from scheduler.runtime.node.commands import CommandReader, save_position
 from scheduler.runtime.node.disk_guard import DiskGuard
 from scheduler.runtime.node.door.areas import door_routes
 from scheduler.runtime.node.door.gate import EnvironmentGate
@@ -87,6 +88,7 @@ class NodeOptions:
     clock: Callable[[], float] = time
     #: It has a Redis user of its own: it reports in a stream of its own, and not in the inbox.
     own_user: bool = False
+    confirmation: Confirmation = NONE_NEEDED
 
 
 class Forgotten(Exception):
@@ -119,7 +121,7 @@ class NodeWorker:
         self._routing = DriverRouting(drivers)
         self._reader = CommandReader(client, keys, options.name)
         own = options.name if options.own_user else ""
-        self._reporter = Reporter(client, keys, options.leader_socket, own)
+        self._reporter = Reporter(client, keys, options.leader_socket, own, options.confirmation)
         self._transfers = FileTransfers(client, keys, self._routing.by_kind.get(Kind.EXEC))
         self._forks = EnvironmentForks(
             client, keys, options.name, self._reporter, self._routing.by_kind.get(Kind.EXEC), store
@@ -408,8 +410,7 @@ class NodeWorker:
     async def _save_position(self) -> str:
         position, marks = self._progress.position, self._progress.spent_marks()
         try:
-            await self._client.set(f"{self._stream}:position", position)
-            await self._client.xtrim(self._stream, minid=position)
+            await save_position(self._client, self._stream, position, self._options.confirmation)
         except redis.RedisError:
             self._progress.not_yet(marks)
             raise
@@ -440,6 +441,7 @@ def node_worker(
     version: str = VERSION,
     open_secret: Callable[[str], str] = str,
     leader_socket: Path | None = None,
+    confirmation: Confirmation = NONE_NEEDED,
 ) -> NodeWorker:
     """Return a worker that offers the resources that the managers find on this machine.
 
@@ -468,7 +470,7 @@ def node_worker(
     named = [Path(each) for each in settings.get("disk_folders", "").split(":") if each]
     options = NodeOptions(
         name, pool, state_directory, resources, version, [*named, state_directory],
-        DiskFloors.parse(settings), leader_socket, own_user=own_user,
+        DiskFloors.parse(settings), leader_socket, own_user=own_user, confirmation=confirmation,
     )  # fmt: skip
     door = NodeDoor(
         DoorAddresses(client, keys, own_key=options.own_user),

@@ -16,6 +16,7 @@ from contract.responses import rfc3339
 from contract.status import NodeLoad
 from domain.errors import TangramError
 from domain.events import Event, NodeFenced, NodeForgetAsked
+from domain.inventory import Config
 from domain.node_groups import NodeGroupSpec
 from managers.launch.launcher import (
     Instance,
@@ -87,6 +88,8 @@ class Surroundings:
     #: Group → its pool, and what its nodes on the way will have. Each pass writes that of its group: another one does not
     #: ask for nodes for the same actions.
     coming: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    #: Pool → seconds of silence after which the actions of its nodes end.
+    grace_of: Callable[[str], float] = Config().grace_of
 
 
 @dataclass
@@ -112,6 +115,8 @@ class GroupPass:
     _failed: set[str] = field(default_factory=set)
     _is_failing: bool = False
     _fingerprint: str = ""
+    #: Instance of a silent node, and its start → since when.
+    _silent: dict[tuple[str, str, str, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         estimate = self.report.estimate
@@ -144,7 +149,7 @@ class GroupPass:
             wanted = 0 if is_leaving else self._wanted(spec, around, now)
             self.report.wanted = wanted
             self._announce(spec, wanted, around)
-            work = self._work(instances, around)
+            work = self._work(instances, around, now)
             steps = plan(self.name, spec, wanted, instances, work, time.time(), fingerprint)
             self.report.rollout = steps.rollout
             self._measure()
@@ -259,8 +264,11 @@ class GroupPass:
             self.report.problems = await asyncio.to_thread(self._launcher.problems)
             self._check_at = now + CHECK_SECONDS
 
-    def _work(self, instances: list[Instance], around: Surroundings) -> dict[str, NodeWork]:
+    def _work(
+        self, instances: list[Instance], around: Surroundings, now: float
+    ) -> dict[str, NodeWork]:
         """Return the work of the nodes that have joined."""
+        given_up = self._given_up(instances, around, now)
         return {
             each.name: NodeWork(
                 load.actions,
@@ -268,10 +276,25 @@ class GroupPass:
                 load.drained,
                 self._has_drained(each.name, around),
                 load.lost,
+                each.name in given_up,
             )
             for each in instances
             if (load := around.loads.get(each.name)) is not None
         }
+
+    def _given_up(self, instances: list[Instance], around: Surroundings, now: float) -> set[str]:
+        """Return the nodes that are silent for longer than their grace period, since their instance started or moved.
+
+        One that is drained stays as it is, and one that waits for a machine is its own successor.
+        """
+        before, self._silent = self._silent, {}
+        for each in instances:
+            load = around.loads.get(each.name)
+            if load and load.lost and not load.drained and each.state is not InstanceState.PENDING:
+                start = each.name, each.handle, each.machine, each.restarts
+                self._silent[start] = before.get(start, now)
+        grace = around.grace_of(self.report.spec.pool)
+        return {start[0] for start, since in self._silent.items() if now - since > grace}
 
     def _has_drained(self, node: str, around: Surroundings) -> bool:
         return around.drains.get(node, "").startswith(because(self.name))

@@ -81,6 +81,7 @@ class NodeGroupKeeper:
         )  # fmt: skip
         self._stored_config = b""
         self._declared: Mapping[str, NodeGroupSpec] = {}
+        self._grace_of = Config().grace_of
         #: Group → its report as it was stored last.
         self._stored: dict[str, NodeGroupReport] = {}
         self._coming: dict[str, tuple[str, Mapping[str, int]]] = {}
@@ -111,7 +112,8 @@ class NodeGroupKeeper:
             return
         self._stored_config = stored
         try:
-            self._declared = _configs.decode(stored).node_groups
+            config = _configs.decode(stored)
+            self._declared, self._grace_of = config.node_groups, config.grace_of
         except msgspec.DecodeError as error:  # of another version
             log.error(
                 "the node groups stay as they are, the configuration cannot be read: %s", error
@@ -166,7 +168,9 @@ class NodeGroupKeeper:
         except Unavailable as error:
             log.warning("the node groups are not kept for now: %s", error)
             return
-        around = Surroundings(loads, drains, await self._demands(queries), self._coming)
+        around = Surroundings(
+            loads, drains, await self._demands(queries), self._coming, self._grace_of
+        )
         now = monotonic()
         over = await asyncio.gather(
             *(each.run(self._declared.get(name), around, now) for name, each in passes.items())

@@ -26,6 +26,9 @@ import redis
 import redis.asyncio
 from redis.commands.core import Script
 
+from domain.confirmation import Confirmation
+from scheduler.runtime.redis.confirmation import check_confirmed
+
 #: Longest blocking read; the time limit of replies leaves room for it.
 MAX_BLOCK_SECONDS = 5.0
 #: Time limit of a reply: after it the connection is closed.
@@ -90,6 +93,14 @@ class RedisConnection:
         except redis.exceptions.NoScriptError:
             return self.call("EVAL", cast("str", script.script), len(keys), *keys, *args)
 
+    def confirm(self, wanted: Confirmation) -> None:
+        """Wait until replicas have what was written before. Raises NotConfirmed and other RedisErrors."""
+        if not wanted.replicas:
+            return
+        if self._connection is None:
+            raise redis.ConnectionError("the connection ended before replicas confirmed")
+        check_confirmed(wanted, int(self.call(*wanted.command)))
+
     def close(self) -> None:
         """Close the connection; the next command opens another one."""
         connection, self._connection = self._connection, None
@@ -122,6 +133,21 @@ class AsyncRedisConnection:
             return await self.call("EVALSHA", script.sha, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
             return await self.call("EVAL", script.script, len(keys), *keys, *args)
+
+    async def confirm(self, wanted: Confirmation, barrier: str = "") -> None:
+        """Wait until replicas have what the last command wrote, for a connection with one user.
+
+        ``barrier``: a key to write before, where that command may have written nothing: a confirmation needs a write.
+        Raises NotConfirmed and other RedisErrors.
+        """
+        if not wanted.replicas:
+            return
+        wire = self._wire
+        if wire is None or wire.broken:
+            raise redis.ConnectionError("the connection ended before replicas confirmed")
+        if barrier:
+            await wire.send(("SET", barrier, 1))
+        check_confirmed(wanted, int(await wire.send(wanted.command)))
 
     def close(self) -> None:
         """Close the connection; the next command opens another one."""

@@ -61,6 +61,49 @@ return ids
 """
 )
 
+#: Stores what `COMMIT` would write, for the time until replicas have it: nothing reads it but `RELEASE`. The id of its entries is fixed
+#: here, so that they are the same whichever master releases them.
+#: KEYS epoch, leader, journal, held · ARGV epoch, name, lease milliseconds, journal entry, inbox id, name of a letter ('' for none),
+#: letter, then for each node: its stream, commands.
+HOLD: Final = (
+    _CHECK_EPOCH
+    + """
+local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)
+local after = #last > 0 and last[1][1] or '0-0'
+local ms, seq = string.match(after, '(%d+)-(%d+)')
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local id = string.format('%.0f-0', now)
+if now <= tonumber(ms) then id = string.format('%s-%.0f', ms, seq + 1) end
+redis.call('DEL', KEYS[4])
+redis.call('RPUSH', KEYS[4], after, id)
+for k = 4, #ARGV do redis.call('RPUSH', KEYS[4], ARGV[k]) end
+return id
+"""
+)
+
+#: Writes what is held, unless the journal has gone on without it (a loop of an earlier version does not know it).
+#: KEYS epoch, leader, journal, inbox, letters, held · ARGV epoch, name, lease milliseconds → as `COMMIT`; nothing when none is held.
+RELEASE: Final = (
+    _CHECK_EPOCH
+    + """
+local held = redis.call('LRANGE', KEYS[6], 0, -1)
+redis.call('DEL', KEYS[6])
+local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)
+if held[1] ~= (#last > 0 and last[1][1] or '0-0') then return {} end
+local function add(stream, field, body)
+  local done = redis.pcall('XADD', stream, held[2], field, body)
+  if type(done) == 'table' then done = redis.call('XADD', stream, '*', field, body) end
+  return done
+end
+local ids = {add(KEYS[3], 'e', held[3])}
+redis.call('XTRIM', KEYS[4], 'MINID', held[4])
+if held[5] ~= '' then redis.call('HSETNX', KEYS[5], held[5], held[6]) end
+for k = 7, #held, 2 do ids[#ids + 1] = add(held[k], 'c', held[k + 1]) end
+return ids
+"""
+)
+
 #: KEYS epoch, leader, target · ARGV epoch, name, lease milliseconds, value.
 PUT: Final = _CHECK_EPOCH + "return redis.call('SET', KEYS[3], ARGV[4])"
 

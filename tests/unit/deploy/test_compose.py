@@ -28,6 +28,8 @@ NOT_TAKEN = {
     "TANGRAM_APPTAINER_",  # the image has bubblewrap, not Apptainer
     # All parts of compose have one password of Redis: nodes have no users, and join by no token.
     "TANGRAM_REDIS_USERS", "TANGRAM_JOIN_REDIS_URL",
+    # Compose has one Redis, without a replica.
+    "TANGRAM_REDIS_WAIT_REPLICAS", "TANGRAM_REDIS_WAIT_MS",
 }  # fmt: skip
 
 

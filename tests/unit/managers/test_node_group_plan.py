@@ -64,6 +64,23 @@ def test_a_failed_instance_is_cleared_and_replaced():
     assert (steps.launch, list(steps.end)) == (["g-2"], ["g-1"])
 
 
+def test_a_node_that_is_given_up_gets_a_successor_and_ends_once_nothing_hangs_on_it():
+    def steps_with(work: NodeWork, *instances: Instance):
+        steps = plan("g", SPEC, 1, instances, {"g-1": work}, 0.0)
+        return steps.launch, list(steps.end), list(steps.drain)
+
+    holding = NodeWork(trajectories=1, lost=True, given_up=True)
+    empty = NodeWork(lost=True, given_up=True)
+    back = NodeWork(trajectories=1)
+    assert steps_with(NodeWork(lost=True), an(1)) == ([], [], [])
+    assert steps_with(holding, an(1)) == (["g-2"], [], [])
+    assert steps_with(holding, an(1), an(2)) == ([], [], [])
+    assert steps_with(empty, an(1), an(2)) == ([], ["g-1"], [])
+    assert steps_with(empty, an(1, InstanceState.UNKNOWN), an(2)) == ([], [], [])
+    # It has returned: of two, the successor that has not joined goes.
+    assert steps_with(back, an(1), an(2)) == ([], ["g-2"], [])
+
+
 _instances = st.builds(
     lambda states: [an(n, state) for n, state in enumerate(states, start=1)],
     st.lists(st.sampled_from([RUNNING, PENDING, ENDING, FAILED]), max_size=6),

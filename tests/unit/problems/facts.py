@@ -47,6 +47,7 @@ def calm(**changes: Any) -> SystemFacts:
         "web": {"web-1": web()},
         "heartbeat_age": 0.1,
         "redis_memory": (10, 100),
+        "redis_replicas": (1, 1),
         "endpoints": [],
     }
     return SystemFacts(**given | changes)
@@ -122,6 +123,7 @@ WRONG: dict[str, SystemFacts] = {
     "family_slow": calm(overview=overview(slow=[SLOW])),
     "disk_short": calm(nodes=[NODE | {"hindrance": "its disk has 1 GiB left"}]),
     "redis_memory": calm(redis_memory=(90, 100)),
+    "redis_replicas": calm(redis_replicas=(1, 2)),
     "blocker": calm(
         queues=[queue()], blockers={"act_blocker1": BlockerFact(project="lab", task="verify")}
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from threading import Barrier
 from typing import Any
@@ -234,6 +235,31 @@ async def test_a_node_that_is_launched_again_keeps_what_hangs_on_it(scene: Scene
     await scene.run()
     assert set(scene.engine.found) == {"g-1", "g-2"}
     assert scene.events == []
+
+
+async def test_a_silent_node_has_a_successor_after_its_grace_period_unless_it_was_drained(
+    scene: Scene,
+):
+    scene.reasons_of = {"g-2": "broken fan"}
+    scene.join(g_1=replace(BUSY, lost=True), g_2=replace(IDLE, lost=True))
+    for scene.now in (0.0, 60.0):
+        await scene.run()
+    assert set(scene.engine.found) == {"g-1", "g-2"}
+    scene.now = 61.0
+    await scene.run()
+    assert set(scene.engine.found) == {"g-1", "g-2", "g-3"}
+    scene.join(g_1=replace(IDLE, lost=True), g_3=IDLE)
+    await scene.run()
+    assert set(scene.engine.found) == {"g-2", "g-3"}
+
+
+async def test_an_instance_that_was_started_again_has_its_own_time_to_join(scene: Scene):
+    scene.join(g_1=replace(BUSY, lost=True))
+    await scene.run()
+    scene.now = 61.0
+    scene.engine.found["g-1"] = dataclasses.replace(scene.engine.found["g-1"], restarts=1)
+    await scene.run()
+    assert set(scene.engine.found) == {"g-1", "g-2"}
 
 
 async def test_launches_that_fail_are_made_less_often(scene: Scene):

@@ -22,6 +22,7 @@ from domain.protection import Protection, UidMode
 from tangram_web.doctor.cluster_facts import ClusterFacts, ExaminedNode, ExaminedPart
 from tangram_web.doctor.cluster_finding import ClusterFinding
 from tangram_web.doctor.cluster_reading import findings_of
+from tangram_web.lib.redis_replication import RedisReplication
 
 NOW = 1_800_000_000.0
 GIB = 2**30
@@ -308,3 +309,27 @@ def test_faults_come_before_notes_and_notes_before_what_is_not_known() -> None:
     ]
     severities = [each.severity.value for each in findings_of(replace(HEALTHY, nodes=nodes))]
     assert severities == ["fault", "note", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("replicated", "wait", "expected"),
+    [
+        (RedisReplication(2, needs_replicas=True, has_sentinel=True), 1, []),
+        (RedisReplication(0), 0, []),
+        (RedisReplication(2, needs_replicas=False, has_sentinel=True), 0, ["fault", "note"]),
+        (RedisReplication(2, needs_replicas=False, has_sentinel=True), 1, ["note"]),
+        (RedisReplication(2, needs_replicas=True, has_sentinel=True), 0, ["note"]),
+        (None, 1, []),
+    ],
+)
+def test_what_a_promotion_would_lose_is_found(
+    replicated: RedisReplication | None, wait: int, expected: list[str]
+) -> None:
+    facts = replace(HEALTHY, replication=replicated, wait_replicas=wait)
+    assert found(facts) == [(each, "redis_failover", "redis") for each in expected]
+
+
+def test_a_replica_that_must_confirm_and_is_missing_is_a_fault() -> None:
+    finding = only(replace(HEALTHY, replication=RedisReplication(1), wait_replicas=2))
+    assert (finding.severity, finding.kind) == ("fault", "redis_replicas")
+    assert finding.sentence.startswith("1 of the 2 replicas")
