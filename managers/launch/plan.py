@@ -94,18 +94,7 @@ def plan(
     ``nodes``: those that have joined; ``now``: wall clock, seconds.
     """
     steps = Steps()
-    staying: list[Instance] = []
-    for each in instances:
-        if each.state is InstanceState.FAILED:
-            steps.end[each.name] = each.reason or "it failed"
-        elif (work := nodes.get(each.name)) is not None and work.given_up:
-            if work.is_empty and each.state is InstanceState.RUNNING:
-                steps.end[each.name] = "its node is silent, and nothing hangs on it"
-        elif each.state is not InstanceState.ENDING:
-            if each.ends_at is not None and each.ends_at - now <= spec.drain_seconds:
-                _leave(steps, each, nodes, each.reason or "the engine ends it soon")
-            else:
-                staying.append(each)
+    staying = [each for each in instances if _stays(each, steps, spec, nodes, now)]
     old = {each.name for each in staying if is_outdated(each, fingerprint)}
     sizing = _Sizing(spec, wanted, staying, old, nodes)
     going = sizing.surplus() | sizing.replaced()
@@ -121,6 +110,23 @@ def plan(
     if old:
         steps.rollout = _progress(sizing, going, steps)
     return steps
+
+
+def _stays(
+    each: Instance, steps: Steps, spec: NodeGroupSpec, nodes: Mapping[str, NodeWork], now: float
+) -> bool:
+    """Whether an instance counts; of one that does not, plan what becomes of it."""
+    work = nodes.get(each.name)
+    if each.state is InstanceState.FAILED:
+        steps.end[each.name] = each.reason or "it failed"
+    elif work is not None and work.given_up:
+        if work.is_empty and each.state is InstanceState.RUNNING:
+            steps.end[each.name] = "its node is silent, and nothing hangs on it"
+    elif each.state is not InstanceState.ENDING:
+        if each.ends_at is None or each.ends_at - now > spec.drain_seconds:
+            return True
+        _leave(steps, each, nodes, each.reason or "the engine ends it soon")
+    return False
 
 
 class _Sizing:
