@@ -21,7 +21,8 @@ from benchmarks.record import name_paths, store
 from domain.node_groups import NodeGroupSpec
 from managers.launch.launcher import Instance, InstanceState
 from managers.launch.plan import NodeWork, Steps, plan
-from scheduler.runtime.node_groups.elastic import ElasticGroup, GroupSight
+from scheduler.runtime.node_groups.elastic import ElasticGroup
+from scheduler.runtime.node_groups.pool_sight import GroupSight
 from simulator.traces import read_recordings
 from tangram_client.traces.recording import Recording
 

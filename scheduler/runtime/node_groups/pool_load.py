@@ -1,0 +1,229 @@
+"""PoolLoad: what a pool has to serve, and on nodes of which shapes. Pure.
+
+An action runs on one node. So all figures are per *shape* of nodes: how many actions of a kind one empty node takes (`slots`), which is 0 where
+its cores, its memory or its GPUs are too few. The first shapes are those of the pool's elastic groups, the others those of its other
+nodes, whose number is fixed. Actions are *alike* where every shape takes equally many of them; a *class* is the set of groups
+whose nodes take an action at all. Amounts are lists over `kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from contract.pool_demands import DemandRow
+from domain.chunks import Counts
+
+#: Of an action that takes nothing.
+ENDLESS: Final = 10**6
+_LEAST_PEAKEDNESS: Final = 0.2
+_MEMORY: Final = "memory"
+
+Amounts = Mapping[str, int]
+#: (Position in `kinds`, amount) of what an action takes.
+Pairs = tuple[tuple[int, int], ...]
+#: Positions of the elastic groups whose nodes take an action.
+Takers = tuple[int, ...]
+
+
+class ArrivingActions(NamedTuple):
+    """Actions of one kind that arrive."""
+
+    needs: Amounts
+    bound: bool
+    seconds: float
+    per_second: float
+
+
+class NodesFrom(NamedTuple):
+    """Each elastic group has so many nodes from a moment on."""
+
+    after_seconds: float
+    nodes: tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """Nodes that are there, with equal amounts free."""
+
+    shape: int
+    nodes: int
+    #: Over the kinds of the load, on each of them.
+    free: tuple[int, ...]
+    #: Free chunks of GPUs on each of them; None: not known.
+    chunks: Counts | None = None
+
+
+class Stream(NamedTuple):
+    """Arriving actions that are alike."""
+
+    #: By shape.
+    slots: tuple[int, ...]
+    #: Shapes that take them.
+    hosts: tuple[int, ...]
+    takers: Takers
+    bound: bool
+    #: Positions in `kinds`, memory left out.
+    uses: tuple[int, ...]
+    per_second: float
+
+
+class Work(NamedTuple):
+    """Sums over what arrives for one resource and the same hosts, by second."""
+
+    rate: float = 0.0
+    units: float = 0.0
+    load: float = 0.0
+    squares: float = 0.0
+
+
+def slots_of(have: Sequence[int], needs: Pairs) -> int:
+    """Return how many actions fit into the amounts that one node has."""
+    most = ENDLESS
+    for position, amount in needs:
+        fits = have[position] // amount
+        if fits < most:
+            if fits <= 0:
+                return 0
+            most = fits
+    return most
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """What a pool has to serve, and with which nodes."""
+
+    rows: Sequence[DemandRow]
+    arrivals: Sequence[ArrivingActions]
+    #: Of one node: first those of the elastic groups. One without memory: what it has is not known, and enough.
+    shapes: Sequence[Amounts]
+    #: How many of them are of elastic groups.
+    groups: int = 1
+    #: Nodes of each of the other shapes.
+    others: tuple[int, ...] = ()
+    #: Nodes that are there, of all shapes.
+    places: Sequence[Place] = ()
+    trajectories: int = 0
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The resources of the shapes."""
+        return tuple(sorted({kind for shape in self.shapes for kind in shape}))
+
+    @cached_property
+    def capacities(self) -> list[tuple[int, ...]]:
+        """Of one node of each shape."""
+        return [self.vector(shape) for shape in self.shapes]
+
+    def vector(self, amounts: Amounts) -> tuple[int, ...]:
+        """Return amounts over `kinds`; memory that is not known is endless."""
+        return tuple(amounts.get(kind, ENDLESS**3 if kind == _MEMORY else 0) for kind in self.kinds)
+
+    @cached_property
+    def _known(self) -> dict[object, tuple[Pairs | None, tuple[int, ...]]]:
+        """What was asked for before: rows differ in durations more than in amounts."""
+        return {}
+
+    def fitted(self, needs: Amounts, memory_bytes: int = 0) -> tuple[Pairs | None, tuple[int, ...]]:
+        """Return what an action takes over `kinds` (None: something that no shape has), and how many an empty node of each shape takes."""
+        key = (*needs.items(), memory_bytes)
+        found = self._known.get(key)
+        if found is None:
+            pairs = self._pairs(needs, memory_bytes)
+            slots = (slots_of(have, pairs) for have in self.capacities) if pairs is not None else ()
+            found = self._known[key] = pairs, tuple(slots) or (0,) * len(self.shapes)
+        return found
+
+    def _pairs(self, needs: Amounts, memory_bytes: int) -> Pairs | None:
+        found = []
+        for kind, amount in (*needs.items(), (_MEMORY, memory_bytes)):
+            if amount <= 0 or (kind == _MEMORY and kind not in self.kinds):
+                continue
+            if kind not in self.kinds:
+                return None
+            found.append((self.kinds.index(kind), amount))
+        return tuple(found)
+
+    def takers(self, slots: Sequence[int]) -> Takers:
+        """Return the elastic groups whose nodes take an action with these slots."""
+        return tuple(group for group in range(self.groups) if slots[group])
+
+    def all_nodes(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """Return the nodes of all shapes, with so many of each elastic group."""
+        return (*nodes, *self.others)
+
+    @cached_property
+    def row_slots(self) -> list[tuple[int, ...]]:
+        """The slots of each row."""
+        return [self.fitted(row.needs, row.memory_bytes)[1] for row in self.rows]
+
+    @cached_property
+    def waiting(self) -> dict[Takers, tuple[int, float]]:
+        """Class → how many wait, and the sum of their durations; without those that no shape takes."""
+        found: dict[Takers, tuple[int, float]] = {}
+        for row, slots in zip(self.rows, self.row_slots, strict=True):
+            if row.waiting and any(slots):
+                takers = self.takers(slots)
+                count, seconds = found.get(takers, (0, 0.0))
+                found[takers] = count + row.waiting, seconds + row.waiting * row.seconds
+        return found
+
+    @cached_property
+    def peakedness(self) -> float:
+        """Of bound arrivals: variance of the number of busy servers to its mean, without a limit."""
+        busy = sum(each.per_second * each.seconds for each in self.arrivals if each.bound)
+        return max(_LEAST_PEAKEDNESS, 1.0 - busy / self.trajectories) if self.trajectories else 1.0
+
+    @cached_property
+    def _placed(self) -> list[tuple[ArrivingActions, Pairs, tuple[int, ...]]]:
+        """Arrivals that some shape takes, with what they use and their slots."""
+        found = []
+        for each in self.arrivals:
+            pairs, slots = self.fitted(each.needs)
+            if pairs is not None and any(slots):
+                found.append((each, pairs, slots))
+        return found
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """The arrivals, those that are alike together."""
+        rates: dict[tuple[tuple[int, ...], bool, tuple[int, ...]], float] = {}
+        for each, pairs, slots in self._placed:
+            key = slots, each.bound, tuple(position for position, _ in pairs)
+            rates[key] = rates.get(key, 0.0) + each.per_second
+        return [
+            Stream(slots, _hosts(slots), self.takers(slots), bound, uses, rate)
+            for (slots, bound, uses), rate in rates.items()
+        ]
+
+    @cached_property
+    def arriving(self) -> dict[Takers, tuple[float, float]]:
+        """Class → actions that arrive each second, and the sum of their durations."""
+        found: dict[Takers, tuple[float, float]] = {}
+        for each, _, slots in self._placed:
+            takers = self.takers(slots)
+            rate, seconds = found.get(takers, (0.0, 0.0))
+            found[takers] = rate + each.per_second, seconds + each.per_second * each.seconds
+        return found
+
+    @cached_property
+    def works(self) -> dict[int, dict[tuple[int, ...], Work]]:
+        """Resource → hosts → what arrives there."""
+        found: dict[int, dict[tuple[int, ...], Work]] = {}
+        for each, pairs, slots in self._placed:
+            hosts, rate = _hosts(slots), each.per_second
+            for position, amount in pairs:
+                of = found.setdefault(position, {})
+                had = of.get(hosts, Work())
+                of[hosts] = Work(
+                    had.rate + rate,
+                    had.units + rate * amount,
+                    had.load + rate * amount * each.seconds,
+                    had.squares + rate * each.seconds**2,
+                )
+        return found
+
+
+def _hosts(slots: Sequence[int]) -> tuple[int, ...]:
+    return tuple(shape for shape, fits in enumerate(slots) if fits)
