@@ -9,7 +9,8 @@ to the most of those numbers within `WINDOW_SECONDS`. `SHRINK_GAIN` is below `GR
 not grow again.
 
 Each group is decided on when its own pass has looked at its engine, with what was seen of the others at theirs. One that was not seen
-for `_FORGET_SECONDS`, as when its engine does not answer, is no elastic group meanwhile: its nodes are like those of others.
+for `_FORGET_SECONDS`, as when its engine does not answer, is no elastic group meanwhile: its nodes are like those of others. At the
+beginning nothing grows before all have been seen.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from scheduler.runtime.node_groups.group_reasons import (
     rounded,
     says_growth,
     says_more,
+    waits_for,
 )
 from scheduler.runtime.node_groups.pool_choice import GROW_GAIN, Growth, PoolChoice
 from scheduler.runtime.node_groups.pool_sight import GroupSight, SeenGroup, load_of
@@ -67,6 +69,7 @@ class ElasticPool:
     """The groups with bounds of one pool."""
 
     _rates: ArrivalRates = field(default_factory=ArrivalRates)
+    _began_at: float = float("inf")
     _learned: PoolDemand | None = None
     _learned_at: float = float("-inf")
     _seen: dict[str, SeenGroup] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class ElasticPool:
     ) -> NodeGroupEstimate:
         """Return the number of nodes that a group should have now, with the estimate and its reason."""
         base = spec.within(sight.wanted)
+        self._began_at = min(self._began_at, now)
         self._seen[name] = SeenGroup(name, spec, sight, now, base)
         self._forget(now)
         memory = self._memory_of(name, now)
@@ -90,6 +94,9 @@ class ElasticPool:
         choice = PoolChoice(groups, PoolEstimate(load), now)
         own = next(number for number, group in enumerate(groups) if group.name == name)
         found = _grown(choice, own)
+        unseen = sorted(set(sight.peers) - self._seen.keys())
+        if found.wanted > base and unseen and now < self._began_at + _FORGET_SECONDS:
+            found.wanted, found.reason = base, waits_for(found.reason, unseen[0])
         if found.wanted > base:
             memory.grew_at = now
         if found.more:

@@ -85,6 +85,8 @@ class Surroundings:
     demands: Mapping[str, PoolDemand] = field(default_factory=dict)
     #: Group → its nodes on the way. Each pass writes those of its group: another one does not ask for nodes for the same actions.
     coming: dict[str, ComingNodes] = field(default_factory=dict)
+    #: Pool → its groups with bounds.
+    peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -235,7 +237,7 @@ class GroupPass:
         )
         sight = GroupSight(
             self.report.ready, self.report.wanted, self._starts.ages(now), self._starts.seconds,
-            demand, coming, aside,
+            demand, coming, aside, around.peers.get(spec.pool, frozenset()) - {self.name},
         )  # fmt: skip
         estimate = self.report.estimate = self._size.decide(spec, sight, now)
         if estimate.wanted != self.report.wanted:

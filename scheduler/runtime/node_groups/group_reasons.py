@@ -45,6 +45,11 @@ def chosen_before(says: str, group: str) -> str:
     return f"{says}, but group {group} lowers it more for its cost"
 
 
+def waits_for(says: str, group: str) -> str:
+    """Say that another group of the pool was not looked at yet."""
+    return f"{says}; it grows once group {group} was looked at, too"
+
+
 def engine_is_late(says: str, late: list[float]) -> str:
     """Say that the engine does not start what it was asked for."""
     return f"{says}, but the engine has not started {nodes_of(len(late))} that it was asked for {max(late):.0f} s ago"

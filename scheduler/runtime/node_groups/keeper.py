@@ -168,7 +168,8 @@ class NodeGroupKeeper:
         except Unavailable as error:
             log.warning("the node groups are not kept for now: %s", error)
             return
-        around = Surroundings(loads, drains, await self._demands(queries), self._coming)
+        demands = await self._demands(queries)
+        around = Surroundings(loads, drains, demands, self._coming, self._peers())
         now = monotonic()
         over = await asyncio.gather(
             *(each.run(self._declared.get(name), around, now) for name, each in passes.items())
@@ -181,6 +182,14 @@ class NodeGroupKeeper:
                 await self.lease.forget(self._keys.node_group_reports, name)
             else:
                 await self._store(name, each.report)
+
+    def _peers(self) -> Mapping[str, frozenset[str]]:
+        """Return the groups with bounds of each pool."""
+        found: dict[str, set[str]] = {}
+        for name, spec in self._declared.items():
+            if spec.is_elastic:
+                found.setdefault(spec.pool, set()).add(name)
+        return {pool: frozenset(names) for pool, names in found.items()}
 
     async def _demands(self, queries: SchedulerQueries) -> Mapping[str, PoolDemand]:
         """Return what waits in the pools of groups with bounds; nothing if the scheduler does not say."""

@@ -6,7 +6,7 @@ spread evenly over all nodes. Nodes of other groups, and those of fixed groups o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -52,6 +52,8 @@ class GroupSight(NamedTuple):
     coming: Mapping[str, ComingNodes] = {}
     #: Nodes that an operator has drained: they count as wanted, and take no work.
     aside: int = 0
+    #: Other groups with bounds of this pool.
+    peers: Collection[str] = ()
 
     @property
     def late(self) -> list[float]:
