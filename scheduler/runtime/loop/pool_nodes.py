@@ -42,8 +42,10 @@ class _Bar:
     ) -> None:
         """Add nodes, by the sums of what they have."""
         self.count += count
-        self.capacity = [sum(pair) for pair in zip(self.capacity, capacity, strict=True)]
-        self.free = [sum(pair) for pair in zip(self.free, free, strict=True)]
+        for position, amount in enumerate(capacity):
+            self.capacity[position] += amount
+        for position, amount in enumerate(free):
+            self.free[position] += amount
         self.chunks = chunks
 
     def nodes(self, shape: _Shape) -> NodesAlike:

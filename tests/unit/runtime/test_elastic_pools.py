@@ -119,7 +119,8 @@ def test_small_actions_grow_the_group_with_most_gain_for_its_cost():
         found = pool.look(running(16, seconds=60.0), waiting(60))
         grown = next(name for name, spec in costs.items() if spec is cheap)
         other = "a" if grown == "b" else "b"
-        assert found[grown].wanted > 1 and found[other].wanted == 1
+        assert found[grown].wanted > 1
+        assert found[other].wanted == 1
         assert f"more for its cost than {other}" in found[grown].reason
         assert f"but group {grown} lowers it more for its cost" in found[other].reason
 
@@ -137,7 +138,8 @@ def test_a_group_whose_engine_is_blocked_gives_way_to_the_next():
     pool.blocked.add("a")
     rows = [running(17, seconds=600.0), waiting(40, seconds=600.0)]
     first = pool.look(*rows)
-    assert first["a"].wanted > 1 and first["b"].wanted == 1
+    assert first["a"].wanted > 1
+    assert first["b"].wanted == 1
     for _ in range(15):
         later = pool.look(*rows)
     assert later["b"].wanted > 1
