@@ -170,7 +170,7 @@ def _grown(choice: PoolChoice, own: int) -> NodeGroupEstimate:
     worthwhile = [each for each in growths if each.all_gain >= GROW_GAIN]
     if not worthwhile:
         first = growths[0]
-        found.gain = round(first.gain, 2)
+        found.gain = max(0.0, round(first.gain, 2))
         found.reason = f"{says_more(choice, own, first)}, to grow it takes {GROW_GAIN:.0%}"
         return found
     _choose(found, choice, own, worthwhile)

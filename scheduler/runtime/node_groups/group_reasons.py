@@ -30,7 +30,7 @@ def says_more(choice: PoolChoice, own: int, growth: Growth) -> str:
     """Say what more nodes would bring."""
     count = growth.nodes
     more = f"{count} more node" if count == 1 else f"{count} more nodes"
-    return f"{more} would lower the mean ACT{_of_class(choice, own, growth)} by {growth.gain:.0%}"
+    return f"{more} would lower the mean ACT{_of_class(choice, own, growth)} by {max(0.0, growth.gain):.0%}"
 
 
 def says_growth(choice: PoolChoice, own: int, growth: Growth) -> str:

@@ -64,9 +64,13 @@ class Stream(NamedTuple):
     hosts: tuple[int, ...]
     takers: Takers
     bound: bool
-    #: Positions in `kinds`, memory left out.
+    #: Positions in `kinds`, memory left out, and the mean amount of each.
     uses: tuple[int, ...]
+    units: tuple[float, ...]
     per_second: float
+    #: Sums over the arrivals of a second: of durations, and of their squares.
+    seconds: float
+    squares: float
 
 
 class Work(NamedTuple):
@@ -176,6 +180,12 @@ class PoolLoad:
         return max(_LEAST_PEAKEDNESS, 1.0 - busy / self.trajectories) if self.trajectories else 1.0
 
     @cached_property
+    def cycle_seconds(self) -> float:
+        """Of a trajectory, from one action to the next; 0: it is not known."""
+        rate = sum(each.per_second for each in self.arrivals if each.bound)
+        return self.trajectories / rate if rate else 0.0
+
+    @cached_property
     def _placed(self) -> list[tuple[ArrivingActions, Pairs, tuple[int, ...]]]:
         """Arrivals that some shape takes, with what they use and their slots."""
         found = []
@@ -188,14 +198,26 @@ class PoolLoad:
     @cached_property
     def streams(self) -> list[Stream]:
         """The arrivals, those that are alike together."""
-        rates: dict[tuple[tuple[int, ...], bool, tuple[int, ...]], float] = {}
-        for each, pairs, slots in self._placed:
-            key = slots, each.bound, tuple(position for position, _ in pairs)
-            rates[key] = rates.get(key, 0.0) + each.per_second
-        return [
-            Stream(slots, _hosts(slots), self.takers(slots), bound, uses, rate)
-            for (slots, bound, uses), rate in rates.items()
-        ]
+        members: dict[object, list[tuple[ArrivingActions, Pairs, tuple[int, ...]]]] = {}
+        for placed in self._placed:
+            each, pairs, slots = placed
+            uses = tuple(position for position, _ in pairs)
+            members.setdefault((slots, each.bound, uses), []).append(placed)
+        return [self._stream(found) for found in members.values()]
+
+    def _stream(self, members: Sequence[tuple[ArrivingActions, Pairs, tuple[int, ...]]]) -> Stream:
+        first, pairs, slots = members[0]
+        rate = sum(each.per_second for each, _, _ in members)
+        units = [0.0] * len(pairs)
+        for each, amounts, _ in members:
+            for number, (_, amount) in enumerate(amounts):
+                units[number] += each.per_second * amount / rate
+        return Stream(
+            slots, _hosts(slots), self.takers(slots), first.bound, tuple(position for position, _ in pairs),
+            tuple(units), rate,
+            sum(each.per_second * each.seconds for each, _, _ in members),
+            sum(each.per_second * each.seconds**2 for each, _, _ in members),
+        )  # fmt: skip
 
     @cached_property
     def arriving(self) -> dict[Takers, tuple[float, float]]:

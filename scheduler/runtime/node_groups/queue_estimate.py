@@ -6,7 +6,9 @@
    size if that is larger (Sakasegawa's approximation of M/G/c). A bound action waits for the servers of one node.
 3. A trajectory has one action at a time, so bound arrivals are smoother than Poisson's: their peakedness is 1 − the share of the time in
    which it has an action there (Hayward's approximation).
-4. Above `_FULL` the queue grows for as long as the horizon.
+4. A bound action also waits while a larger one has so much of its node that the rest is too little for what the smaller ones there do. Its
+   trajectory submits no other one meanwhile.
+5. Above `_FULL` the queue grows for as long as the horizon.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ HORIZON_SECONDS: Final = 300.0
 NEVER_SECONDS: Final = 3600.0
 #: Share of the units from which on the formula of queues, which has no end there, goes on as a straight line.
 _FULL: Final = 0.97
+#: A stream is of large actions if a node takes no more of them at once.
+_FEW: Final = 4
 
 
 class _Crowd(NamedTuple):
@@ -43,10 +47,13 @@ def queue_seconds(load: PoolLoad, nodes: Sequence[int]) -> dict[Takers, float]:
         for position, works in load.works.items()
     }  # fmt: skip
     found: dict[Takers, float] = {}
+    beside = _besides(load, there)
     for stream in load.streams:
         waits = [_wait(load, stream, there, position, crowds[position]) for position in stream.uses]
         none = 0.0 if any(there[host] for host in stream.hosts) else NEVER_SECONDS
         wait = max(waits, default=none)
+        if stream.bound:
+            wait = min(NEVER_SECONDS, wait + _beside_larger(load, stream, there, beside))
         found[stream.takers] = found.get(stream.takers, 0.0) + stream.per_second * wait
     return found
 
@@ -81,6 +88,67 @@ def _wait(
     return min(NEVER_SECONDS, steady * crowd.seconds * crowd.spread + growing)
 
 
+class _Larger(NamedTuple):
+    """A stream of which a node takes few actions, on the nodes of one shape."""
+
+    units: float
+    #: Sum of the waits that its actions of a second cause to each smaller action of one node.
+    wait: float
+
+
+def _besides(load: PoolLoad, there: Sequence[int]) -> dict[tuple[int, int], list[_Larger]]:
+    """Return (shape, resource) → the streams that hold up smaller actions there (rule 4)."""
+    found: dict[tuple[int, int], list[_Larger]] = {}
+    for stream in load.streams:
+        for position, units in zip(stream.uses, stream.units, strict=True):
+            for host in stream.hosts:
+                if stream.slots[host] > _FEW or not there[host]:
+                    continue
+                smaller = sum(
+                    other.seconds * amount * _share(load, other, there, host, position)
+                    for other in load.streams
+                    for used, amount in zip(other.uses, other.units, strict=True)
+                    if used == position and amount < units and other.slots[host]
+                )
+                # Of one node: what the smaller ones keep busy, and what is left to them.
+                busy, left = smaller / there[host], load.capacities[host][position] - units
+                if busy > left:
+                    share = _share(load, stream, there, host, position) / there[host]
+                    wait = share * _held_up(load, stream) * (1.0 - max(0.0, left) / busy)
+                    found.setdefault((host, position), []).append(_Larger(units, wait))
+    return found
+
+
+def _held_up(load: PoolLoad, stream: Stream) -> float:
+    """Return the waits that the larger actions of a second cause: those of what arrives meanwhile, one action of each trajectory."""
+    half = stream.squares / 2
+    if not load.cycle_seconds or not half:
+        return half
+    most = load.cycle_seconds * stream.seconds
+    return half * most / (half + most)
+
+
+def _share(load: PoolLoad, stream: Stream, there: Sequence[int], host: int, position: int) -> float:
+    """Return the share of a stream that runs on the nodes of one shape."""
+    total = sum(there[each] * load.capacities[each][position] for each in stream.hosts)
+    return there[host] * load.capacities[host][position] / total if total else 0.0
+
+
+def _beside_larger(
+    load: PoolLoad, stream: Stream, there: Sequence[int], beside: Mapping[tuple[int, int], Sequence[_Larger]]
+) -> float:  # fmt: skip
+    """Return the mean wait of a bound action while larger ones have its node."""
+    if not beside:
+        return 0.0
+    return sum(
+        larger.wait * _share(load, stream, there, host, position)
+        for position, units in zip(stream.uses, stream.units, strict=True)
+        for host in stream.hosts
+        for larger in beside.get((host, position), ())
+        if larger.units > units
+    )
+
+
 def _crowds(
     works: Mapping[tuple[int, ...], Work], amounts: Sequence[int]
 ) -> dict[tuple[int, ...], _Crowd]:
@@ -105,6 +173,8 @@ def _crowds(
             load += part * work.load
             squares += part * work.squares
         busy = sum(shares[host] * amounts[host] for host in hosts) / total
+        if not units:  # none of those that share the nodes arrive
+            continue
         seconds = load / units
         # Means of families hide the spread within them: at least that of an exponential distribution.
         spread = max(1.0, squares / rate / (2 * seconds**2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -40,7 +40,9 @@ def running(count: int, cores: int = 1, seconds: float = 10.0) -> DemandRow:
 class Pool:
     """Groups whose engines do what is wanted after the start time, and what waits for them."""
 
-    def __init__(self, specs: Mapping[str, NodeGroupSpec], **nodes: int) -> None:
+    def __init__(
+        self, specs: Mapping[str, NodeGroupSpec], rows: Sequence[DemandRow] = (), **nodes: int
+    ) -> None:
         self.specs, self.pools = specs, ElasticPools()
         self.deciders = {name: self.pools.group(name) for name in specs}
         self.wanted = {name: nodes.get(name, 0) for name in specs}
@@ -48,7 +50,7 @@ class Pool:
         self.asked_at = dict.fromkeys(specs, 0.0)
         self.blocked: set[str] = set()
         self.now = 1000.0
-        self.look(passed=0.0)  # all have been seen
+        self.look(*rows, passed=0.0)  # all have been seen
 
     def look(self, *rows: DemandRow, nodes: list[NodesAlike] | None = None, passed: float = PASS_SECONDS) -> dict[str, NodeGroupEstimate]:  # fmt: skip
         """Make a pass over all groups, one after the other."""
@@ -224,8 +226,8 @@ def test_a_constant_load_makes_no_group_of_a_pool_grow_after_one_shrank(
     specs: list[NodeGroupSpec], loads: list[tuple[int, int, float]]
 ) -> None:
     named = {f"g{number}": spec for number, spec in enumerate(specs)}
-    pool = Pool(named, **{name: spec.max_count or 0 for name, spec in named.items()})
     rows = [running(count, cores, seconds) for count, cores, seconds in loads if count]
+    pool = Pool(named, rows, **{name: spec.max_count or 0 for name, spec in named.items()})
     shrank = False
     for _ in range(80):
         before = dict(pool.wanted)
@@ -242,7 +244,7 @@ def test_a_longer_queue_of_the_same_costs_no_less(
     costs = []
     for waits in (count, count * times):
         pool = Pool({f"g{number}": spec for number, spec in enumerate(specs)})
-        for _ in specs:
+        for _ in range(3 * len(specs)):  # one group grows after the other
             pool.look(waiting(waits, cores))
         costs.append(sum(pool.wanted[name] * spec.cpus for name, spec in pool.specs.items()))
     assert costs[0] <= costs[1] + max(spec.cpus for spec in specs)
