@@ -44,6 +44,12 @@ class PoolEstimate:
         count = sum(number for _, number in sums)
         return sum(total for total, _ in sums) / count if count > 0 else 0.0
 
+    def count(self, takers: Takers) -> float:
+        """Return how many actions of a class wait or arrive within the horizon."""
+        waiting, _ = self.load.waiting.get(takers, (0, 0.0))
+        rate, _ = self.load.arriving.get(takers, (0.0, 0.0))
+        return waiting + rate * HORIZON_SECONDS
+
     def _of(self, path: Sequence[NodesFrom]) -> dict[Takers, tuple[float, float]]:
         key = tuple(path)
         found = self._sums.get(key)

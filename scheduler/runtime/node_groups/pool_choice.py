@@ -2,7 +2,7 @@
 
 Growth. For each class of actions (`pool_load`) that would gain `GROW_GAIN` from all nodes that a group may have, the group grows by the fewest
 that bring `MOST_OF_GAIN` of that. Of several groups that could, the one with the most gain for its cost grows: the others see its nodes on
-their way at the next look. A group whose nodes are overdue is left out.
+their way at the next look. A group whose nodes are overdue is left out. The gain of a class of few actions counts less, unless all groups take it.
 
 Surplus. The groups are visited by what their nodes cost for their size, the dearest first. Each keeps the fewest nodes with which no group, the
 ones visited before with what they keep, would gain `SHRINK_GAIN` from all its nodes; a gain that is larger already must not rise. So groups do not
@@ -29,6 +29,8 @@ MOST_OF_GAIN: Final = 0.8
 _MEMORY_SHARE: Final = 0.9
 _MEMORY: Final = "memory"
 _EPSILON: Final = 1e-9
+#: Actions of a class from which on its gain counts by more than half.
+_FEW_ACTIONS: Final = 5.0
 #: The fewest nodes are found to such a part of those that the bounds allow.
 _STEPS: Final = 32
 
@@ -39,7 +41,7 @@ class Growth(NamedTuple):
     takers: Takers
     #: Beyond those that are there and on their way.
     nodes: int
-    #: Share of the mean ACT of that class, with these nodes and with all.
+    #: Share of the mean ACT of that class, with these nodes; and with all, weighted by how many actions it has.
     gain: float
     all_gain: float
     before: float
@@ -131,14 +133,21 @@ class PoolChoice:
         def is_enough(nodes: int) -> bool:
             return gain(before, act(nodes)) >= MOST_OF_GAIN * all_gain
 
-        nodes = group.most
-        if all_gain >= GROW_GAIN:
+        nodes, weighted = group.most, self._weight(takers) * all_gain
+        if weighted >= GROW_GAIN:
             within = max(1, (group.most - group.base) // _STEPS)
             nodes = fewest(group.base + 1, group.most, is_enough, within=within)
         after = act(nodes)
         lower, more = gain(before, after), nodes - group.base
         worth = lower / (more * self.costs[own])
-        return Growth(takers, more, lower, all_gain, before, after, worth)
+        return Growth(takers, more, lower, weighted, before, after, worth)
+
+    def _weight(self, takers: Takers) -> float:
+        """Return the weight of a class' gain: below 1 for a few actions that not all groups take."""
+        if len(takers) == len(self.groups):
+            return 1.0
+        count = self.estimate.count(takers)
+        return count / (count + _FEW_ACTIONS)
 
     def better(self, own: int, growth: Growth) -> SeenGroup | None:
         """Return the group that brings more for its cost to the same class; None: there is none."""
@@ -189,7 +198,11 @@ class PoolChoice:
         found = []
         for own, group in enumerate(self.groups):
             best = self.acts_with([*nodes[:own], max(nodes[own], group.most), *nodes[own + 1 :]])
-            gains = (gain(act, best[takers]) for takers, act in acts.items() if own in takers)
+            gains = (
+                self._weight(takers) * gain(act, best[takers])
+                for takers, act in acts.items()
+                if own in takers
+            )
             found.append(max(gains, default=0.0))
         return found
 
