@@ -23,7 +23,6 @@ from contract.node_group_reports import NodeGroupEstimate
 from contract.pool_demands import PoolDemand
 from domain.node_groups import NodeGroupSpec
 from scheduler.runtime.node_groups.act_estimate import PoolEstimate
-from scheduler.runtime.node_groups.arrival_rates import ArrivalRates
 from scheduler.runtime.node_groups.group_reasons import (
     chosen_before,
     engine_is_late,
@@ -35,6 +34,7 @@ from scheduler.runtime.node_groups.group_reasons import (
     waits_for,
 )
 from scheduler.runtime.node_groups.pool_choice import GROW_GAIN, Growth, PoolChoice
+from scheduler.runtime.node_groups.pool_load import ArrivalRates
 from scheduler.runtime.node_groups.pool_sight import GroupSight, SeenGroup, load_of
 
 #: A group shrinks to what was enough for so long, and not within so long after it grew.

@@ -39,7 +39,7 @@ _FEW: Final = 4
 _GPU: Final = "gpu"
 
 
-class _Kind(NamedTuple):
+class _WaitingKind(NamedTuple):
     """Actions that wait and are alike."""
 
     needs: Pairs
@@ -92,7 +92,7 @@ class ListedWaits:
     sums: dict[Takers, float] = field(default_factory=dict)
     drained_at: dict[Takers, float] = field(default_factory=dict)
 
-    def add(self, kind: _Kind, count: int, seconds: float) -> None:
+    def add(self, kind: _WaitingKind, count: int, seconds: float) -> None:
         """Add actions that start after so long."""
         self.sums[kind.takers] = self.sums.get(kind.takers, 0.0) + count * seconds
         if not kind.bound:
@@ -118,7 +118,7 @@ class WaitList:
         if not self.kinds:
             return waits
         last = self._load.all_nodes(path[-1].nodes)
-        run = _Run(self.kinds, waits)
+        run = _ListRun(self.kinds, waits)
         for number, kind in enumerate(self.kinds):
             if not any(fits and there for fits, there in zip(kind.slots, last, strict=True)):
                 waits.add(kind._replace(bound=True), kind.waiting, NEVER_SECONDS)
@@ -134,7 +134,7 @@ class WaitList:
             for kind in self.kinds
         ]
 
-    def _bins(self, path: Sequence[NodesFrom], run: _Run) -> list[_Bin]:
+    def _bins(self, path: Sequence[NodesFrom], run: _ListRun) -> list[_Bin]:
         """Return the nodes that are there; enter what they release and what joins into the schedule."""
         load, bins = self._load, []
         for shape in range(len(load.shapes)):
@@ -192,7 +192,7 @@ class WaitList:
             ]
             self._ends[key] = _quantiles(sorted(spread))
 
-    def _enter_ends(self, found: _Bin, run: _Run) -> None:
+    def _enter_ends(self, found: _Bin, run: _ListRun) -> None:
         capacity = self._load.capacities[found.shape]
         for position, have in enumerate(capacity):
             held = have - found.free[position]
@@ -206,7 +206,7 @@ class WaitList:
 
 
 def _enter_parts(
-    found: _Bin, position: int, held: int, ends: Sequence[tuple[float, float]], run: _Run
+    found: _Bin, position: int, held: int, ends: Sequence[tuple[float, float]], run: _ListRun
 ) -> None:
     """Let each node release a part of what is held there at each of the ends."""
     share = 0.0
@@ -219,7 +219,7 @@ def _enter_parts(
 
 
 def _enter_nodes(
-    found: _Bin, position: int, held: int, ends: Sequence[tuple[float, float]], run: _Run
+    found: _Bin, position: int, held: int, ends: Sequence[tuple[float, float]], run: _ListRun
 ) -> None:
     """Let one node after the other release all that is held there."""
     count, share, freed = found.count, 0.0, 0
@@ -238,10 +238,10 @@ def _enter_nodes(
         run.enter(at, one, ((position, held),))
 
 
-class _Run:
+class _ListRun:
     """One schedule."""
 
-    def __init__(self, kinds: Sequence[_Kind], waits: ListedWaits) -> None:
+    def __init__(self, kinds: Sequence[_WaitingKind], waits: ListedWaits) -> None:
         self._kinds, self._waits = kinds, waits
         self.left = [kind.waiting for kind in kinds]
         self.now = 0.0
@@ -317,7 +317,7 @@ class _Run:
                     if not self.left[number]:
                         break
 
-    def _start(self, number: int, kind: _Kind, found: _Bin, fits: int) -> list[_Bin]:
+    def _start(self, number: int, kind: _WaitingKind, found: _Bin, fits: int) -> list[_Bin]:
         """Start as many as fit; return the bins into which that one was divided."""
         count = min(self.left[number], fits * found.count)
         full, rest = divmod(count, fits)
@@ -341,7 +341,7 @@ class _Run:
         return [each for each in made if not each.parts]
 
 
-def _fits(found: _Bin, kind: _Kind) -> int:
+def _fits(found: _Bin, kind: _WaitingKind) -> int:
     fits = slots_of(found.free, kind.needs)
     if fits and found.chunks is not None and kind.level is not None:
         chunks = sum(count << (level - kind.level) for level, count in enumerate(found.chunks) if level >= kind.level)  # fmt: skip
@@ -349,7 +349,7 @@ def _fits(found: _Bin, kind: _Kind) -> int:
     return fits
 
 
-def _take(found: _Bin, kind: _Kind, count: int) -> None:
+def _take(found: _Bin, kind: _WaitingKind, count: int) -> None:
     for position, amount in kind.needs:
         found.free[position] -= count * amount
     if found.chunks is not None and kind.level is not None:
@@ -357,7 +357,7 @@ def _take(found: _Bin, kind: _Kind, count: int) -> None:
             found.chunks = without(found.chunks, kind.level) or found.chunks
 
 
-def _kinds(load: PoolLoad) -> list[_Kind]:
+def _kinds(load: PoolLoad) -> list[_WaitingKind]:
     """Return what waits and some shape takes."""
     found = [
         _kind(load, row, slots)
@@ -373,19 +373,21 @@ def _kinds(load: PoolLoad) -> list[_Kind]:
     return work[:_MOST_KINDS] + _joined(work[_MOST_KINDS:], lambda kind: kind.takers)
 
 
-def _kind(load: PoolLoad, row: DemandRow, slots: tuple[int, ...]) -> _Kind:
+def _kind(load: PoolLoad, row: DemandRow, slots: tuple[int, ...]) -> _WaitingKind:
     memory = 0 if row.bound else row.memory_bytes
     needs = load.fitted(row.needs, memory)[0] or ()
     level = level_of(row.needs[_GPU]) if _GPU in row.needs else None
     released = load.fitted(row.needs)[0] or ()
-    return _Kind(
+    return _WaitingKind(
         needs, released, row.bound, row.seconds, row.waiting, slots, load.takers(slots), level
     )
 
 
-def _joined(kinds: Iterable[_Kind], by: Callable[[_Kind], object]) -> list[_Kind]:
+def _joined(
+    kinds: Iterable[_WaitingKind], by: Callable[[_WaitingKind], object]
+) -> list[_WaitingKind]:
     """Return kinds with the same key as one: that of most work, with the count of all and their mean seconds."""
-    groups: dict[object, list[_Kind]] = {}
+    groups: dict[object, list[_WaitingKind]] = {}
     for kind in kinds:
         groups.setdefault(by(kind), []).append(kind)
     found = []
@@ -397,7 +399,7 @@ def _joined(kinds: Iterable[_Kind], by: Callable[[_Kind], object]) -> list[_Kind
     return found
 
 
-def _merged(places: Iterable[Place], kinds: Sequence[_Kind]) -> Iterable[Place]:
+def _merged(places: Iterable[Place], kinds: Sequence[_WaitingKind]) -> Iterable[Place]:
     """Yield the places, those of one shape on which equally many of each kind fit as one with their means."""
     found: dict[object, list[Place]] = {}
     for place in places:

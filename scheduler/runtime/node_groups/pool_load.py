@@ -4,13 +4,18 @@ An action runs on one node. So all figures are per *shape* of nodes: how many ac
 its cores, its memory or its GPUs are too few. The first shapes are those of the pool's elastic groups, the others those of its other
 nodes, whose number is fixed. Actions are *alike* where every shape takes equally many of them; a *class* is the set of groups
 whose nodes take an action at all. Amounts are lists over `kinds`.
+
+`ArrivalRates` says what arrives, from what ends: over a while, as many arrive as end (Little's law). A rate is a mean over about
+`RATE_SECONDS`, and over as long as `_ENDS` ends take where that is longer: one build that runs does not say that builds arrive all the time.
+What was not seen before a kind's first action counts as none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import exp, floor, log2
 from typing import Final, NamedTuple
 
 from contract.pool_demands import DemandRow
@@ -20,6 +25,11 @@ from domain.chunks import Counts
 ENDLESS: Final = 10**6
 _LEAST_PEAKEDNESS: Final = 0.2
 _MEMORY: Final = "memory"
+#: Rates are means over about so long, at least and at most.
+RATE_SECONDS: Final = 120.0
+_LONGEST_SECONDS: Final = 1800.0
+_ENDS: Final = 8.0
+_LEAST_RATE: Final = 1e-6
 
 Amounts = Mapping[str, int]
 #: (Position in `kinds`, amount) of what an action takes.
@@ -55,7 +65,7 @@ class Place(NamedTuple):
     chunks: Counts | None = None
 
 
-class Stream(NamedTuple):
+class ArrivalStream(NamedTuple):
     """Arriving actions that are alike."""
 
     #: By shape.
@@ -73,7 +83,7 @@ class Stream(NamedTuple):
     squares: float
 
 
-class Work(NamedTuple):
+class ArrivingWork(NamedTuple):
     """Sums over what arrives for one resource and the same hosts, by second."""
 
     rate: float = 0.0
@@ -196,7 +206,7 @@ class PoolLoad:
         return found
 
     @cached_property
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[ArrivalStream]:
         """The arrivals, those that are alike together."""
         members: dict[object, list[tuple[ArrivingActions, Pairs, tuple[int, ...]]]] = {}
         for placed in self._placed:
@@ -205,14 +215,16 @@ class PoolLoad:
             members.setdefault((slots, each.bound, uses), []).append(placed)
         return [self._stream(found) for found in members.values()]
 
-    def _stream(self, members: Sequence[tuple[ArrivingActions, Pairs, tuple[int, ...]]]) -> Stream:
+    def _stream(
+        self, members: Sequence[tuple[ArrivingActions, Pairs, tuple[int, ...]]]
+    ) -> ArrivalStream:
         first, pairs, slots = members[0]
         rate = sum(each.per_second for each, _, _ in members)
         units = [0.0] * len(pairs)
         for each, amounts, _ in members:
             for number, (_, amount) in enumerate(amounts):
                 units[number] += each.per_second * amount / rate
-        return Stream(
+        return ArrivalStream(
             slots, _hosts(slots), self.takers(slots), first.bound, tuple(position for position, _ in pairs),
             tuple(units), rate,
             sum(each.per_second * each.seconds for each, _, _ in members),
@@ -230,15 +242,15 @@ class PoolLoad:
         return found
 
     @cached_property
-    def works(self) -> dict[int, dict[tuple[int, ...], Work]]:
+    def works(self) -> dict[int, dict[tuple[int, ...], ArrivingWork]]:
         """Resource → hosts → what arrives there."""
-        found: dict[int, dict[tuple[int, ...], Work]] = {}
+        found: dict[int, dict[tuple[int, ...], ArrivingWork]] = {}
         for each, pairs, slots in self._placed:
             hosts, rate = _hosts(slots), each.per_second
             for position, amount in pairs:
                 of = found.setdefault(position, {})
-                had = of.get(hosts, Work())
-                of[hosts] = Work(
+                had = of.get(hosts, ArrivingWork())
+                of[hosts] = ArrivingWork(
                     had.rate + rate,
                     had.units + rate * amount,
                     had.load + rate * amount * each.seconds,
@@ -249,3 +261,66 @@ class PoolLoad:
 
 def _hosts(slots: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape for shape, fits in enumerate(slots) if fits)
+
+
+@dataclass
+class _Rate:
+    needs: Mapping[str, int]
+    bound: bool
+    seconds: float
+    sum: float = 0.0
+    #: Of the looks that are in the sum: 1 once they are many.
+    weight: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return self.sum / self.weight if self.weight else 0.0
+
+    def follow(self, ending_per_second: float, passed: float) -> None:
+        """Follow what was seen at a look."""
+        rate = max(self.per_second, ending_per_second)
+        memory = min(_LONGEST_SECONDS, max(RATE_SECONDS, _ENDS / rate)) if rate else RATE_SECONDS
+        share = 1.0 - exp(-passed / memory)
+        self.sum += share * (ending_per_second - self.sum)
+        self.weight += share * (1.0 - self.weight)
+
+
+@dataclass
+class ArrivalRates:
+    """Of one pool."""
+
+    #: By kind of row.
+    _rates: dict[tuple[object, ...], _Rate] = field(default_factory=dict)
+    _began_at: float | None = None
+    _looked_at: float = 0.0
+
+    def learn(self, rows: Iterable[DemandRow], now: float) -> None:
+        """Follow what runs."""
+        if self._began_at is None:
+            self._began_at = now - RATE_SECONDS
+            self._looked_at = self._began_at
+        passed, self._looked_at = now - self._looked_at, now
+        before = now - passed - self._began_at
+        ending: dict[tuple[object, ...], float] = {}
+        for row in rows:
+            if not row.running:
+                continue
+            key = (*sorted(row.needs.items()), row.bound, floor(log2(row.seconds)))
+            ending[key] = ending.get(key, 0.0) + row.ending_per_second
+            if key not in self._rates:
+                found = self._rates[key] = _Rate(row.needs, row.bound, row.seconds)
+                memory = max(RATE_SECONDS, _ENDS / max(row.ending_per_second, _LEAST_RATE))
+                found.weight = 1.0 - exp(-before / min(_LONGEST_SECONDS, memory))
+            self._rates[key].seconds = row.seconds
+        for key, rate in list(self._rates.items()):
+            rate.follow(ending.get(key, 0.0), passed)
+            if rate.sum < _LEAST_RATE:
+                del self._rates[key]
+
+    def arrivals(self) -> list[ArrivingActions]:
+        """Return what arrives."""
+        return [
+            ArrivingActions(each.needs, each.bound, each.seconds, each.per_second)
+            for each in self._rates.values()
+            if each.per_second > _LEAST_RATE
+        ]

@@ -1,6 +1,6 @@
 """Estimate of the wait of what arrives, when nothing waits before it: M/G/c over shapes of nodes. Pure.
 
-1. Work spreads over the shapes that take it, most restricted first, so that their busy shares become equal as far as that goes: as the
+1. ArrivingWork spreads over the shapes that take it, most restricted first, so that their busy shares become equal as far as that goes: as the
    scheduler gives an action to the node with the least load.
 2. An action waits as in a queue with as many servers as actions of its size fit on these nodes, each of them on one node, or of the mean
    size if that is larger (Sakasegawa's approximation of M/G/c). A bound action waits for the servers of one node.
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
-from scheduler.runtime.node_groups.pool_load import PoolLoad, Stream, Takers, Work
+from scheduler.runtime.node_groups.pool_load import ArrivalStream, ArrivingWork, PoolLoad, Takers
 
 #: What arrives within so long counts.
 HORIZON_SECONDS: Final = 300.0
@@ -69,7 +69,7 @@ def busy_share(load: PoolLoad, nodes: Sequence[int]) -> float:
 
 
 def _wait(
-    load: PoolLoad, stream: Stream, there: Sequence[int], position: int, crowds: Mapping[tuple[int, ...], _Crowd]
+    load: PoolLoad, stream: ArrivalStream, there: Sequence[int], position: int, crowds: Mapping[tuple[int, ...], _Crowd]
 ) -> float:  # fmt: skip
     crowd = crowds.get(stream.hosts)
     if crowd is None:
@@ -119,7 +119,7 @@ def _besides(load: PoolLoad, there: Sequence[int]) -> dict[tuple[int, int], list
     return found
 
 
-def _held_up(load: PoolLoad, stream: Stream) -> float:
+def _held_up(load: PoolLoad, stream: ArrivalStream) -> float:
     """Return the waits that the larger actions of a second cause: those of what arrives meanwhile, one action of each trajectory."""
     half = stream.squares / 2
     if not load.cycle_seconds or not half:
@@ -128,14 +128,16 @@ def _held_up(load: PoolLoad, stream: Stream) -> float:
     return half * most / (half + most)
 
 
-def _share(load: PoolLoad, stream: Stream, there: Sequence[int], host: int, position: int) -> float:
+def _share(
+    load: PoolLoad, stream: ArrivalStream, there: Sequence[int], host: int, position: int
+) -> float:
     """Return the share of a stream that runs on the nodes of one shape."""
     total = sum(there[each] * load.capacities[each][position] for each in stream.hosts)
     return there[host] * load.capacities[host][position] / total if total else 0.0
 
 
 def _beside_larger(
-    load: PoolLoad, stream: Stream, there: Sequence[int], beside: Mapping[tuple[int, int], Sequence[_Larger]]
+    load: PoolLoad, stream: ArrivalStream, there: Sequence[int], beside: Mapping[tuple[int, int], Sequence[_Larger]]
 ) -> float:  # fmt: skip
     """Return the mean wait of a bound action while larger ones have its node."""
     if not beside:
@@ -150,7 +152,7 @@ def _beside_larger(
 
 
 def _crowds(
-    works: Mapping[tuple[int, ...], Work], amounts: Sequence[int]
+    works: Mapping[tuple[int, ...], ArrivingWork], amounts: Sequence[int]
 ) -> dict[tuple[int, ...], _Crowd]:
     """Return what each set of hosts has to do; without those that have no node."""
     totals = {
@@ -183,7 +185,7 @@ def _crowds(
 
 
 def _levels(
-    works: Mapping[tuple[int, ...], Work],
+    works: Mapping[tuple[int, ...], ArrivingWork],
     amounts: Sequence[int],
     totals: Mapping[tuple[int, ...], int],
 ) -> list[float]:
