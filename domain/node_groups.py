@@ -6,15 +6,21 @@ actions on the nodes that it holds there. An *instance* is one node worker of a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from domain.errors import InvalidRequest
+from domain.resources import MILLI
 
 #: Longest list of a group: each instance is listed by its engine every few seconds.
 MOST_NODES: Final = 2000
+#: What a GPU costs where no cost is declared, in cores.
+CORES_OF_GPU: Final = 16
+#: Of a node whose machine's memory is not declared.
+_ENDLESS_BYTES: Final = 2**62
 _Count = Annotated[int, Meta(ge=0, le=MOST_NODES)]
 
 
@@ -33,6 +39,8 @@ class NodeGroupSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0
     #: 0: nothing is reserved, and the node offers what the engine lets it use.
     memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    #: Of one node, in any unit; compared between groups of one pool with bounds, if all of them declare it. 0: by cores and GPUs.
+    cost_per_hour: Annotated[float, Meta(ge=0)] = 0.0
     #: What a machine must have: custom resources of Ray, features of Slurm, labels of Kubernetes.
     labels: dict[str, str] = {}
     #: Image of the node worker, where the engine runs containers.
@@ -52,11 +60,34 @@ class NodeGroupSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
         """Whether the number of nodes follows what waits."""
         return self.count is None
 
+    @property
+    def can_have_nodes(self) -> bool:
+        """Whether its bounds allow a node."""
+        return bool(self.max_count if self.count is None else self.count)
+
+    @property
+    def size_cost(self) -> float:
+        """Relative cost of a node by its size: of its cores, with a GPU as `CORES_OF_GPU` cores."""
+        return float(self.cpus + CORES_OF_GPU * self.gpus)
+
     def within(self, wanted: int) -> int:
         """Return a number of nodes within what is declared."""
         if self.count is not None:
             return self.count
         return max(self.min_count, min(wanted, self.max_count or 0))
+
+
+def capacities_of_groups(groups: Iterable[NodeGroupSpec], pool: str) -> list[dict[str, int]]:
+    """Return what a node of each group of a pool offers, where its bounds allow one: what fits there can run, though no node has joined yet."""
+    return [
+        {
+            "cpu": spec.cpus * MILLI,
+            **({"gpu": spec.gpus * MILLI} if spec.gpus else {}),
+            "memory": spec.memory_bytes or _ENDLESS_BYTES,
+        }
+        for spec in groups
+        if spec.pool == pool and spec.can_have_nodes
+    ]
 
 
 def check_node_group(spec: NodeGroupSpec) -> None:

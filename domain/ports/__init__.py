@@ -38,6 +38,7 @@ from domain.ports.files import (
     UnpackedArchive,
 )
 from domain.ports.ledgers import (
+    ChunkedLedger,
     Ledger,
     LedgerFactory,
     LocalLedger,
@@ -68,6 +69,7 @@ from domain.ports.residency import (
 )
 
 __all__ = [
+    "ChunkedLedger",
     "DirectoryListing",
     "DiskUsing",
     "Driver",

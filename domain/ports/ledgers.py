@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from domain.allocation import Allocation
 from domain.apis import Feedback
+from domain.chunks import Counts
 from domain.ids import ResourceId
 from domain.inventory import ResourceInventory
 from domain.limits import Degradation, QuotaUse
@@ -183,6 +184,15 @@ class ShapedLedger(Protocol):
 
     def operator(self, claims: Sequence[int]) -> Operator:
         """Return the operator over what is free beside ``claims``, which fit."""
+
+
+@runtime_checkable
+class ChunkedLedger(Protocol):
+    """A ledger of GPUs, which says how its free ones lie together."""
+
+    @property
+    def counts(self) -> Counts:
+        """Free chunks of 1, 2, 4 and 8 GPUs, each as large as it can be."""
 
 
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]

@@ -133,7 +133,15 @@ def launches_at_once_of(launcher: NodeLauncher) -> int:
 
 #: Members of a spec that say how many instances there are, and how they are replaced.
 _OF_THE_GROUP: Final = frozenset(
-    {"count", "min_count", "max_count", "drain_seconds", "max_surge", "max_unavailable"}
+    {
+        "count",
+        "min_count",
+        "max_count",
+        "drain_seconds",
+        "max_surge",
+        "max_unavailable",
+        "cost_per_hour",
+    }
 )
 
 

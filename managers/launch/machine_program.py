@@ -6,7 +6,7 @@ standard library alone, and a machine needs nothing but Python 3.9 and Linux.
 Theory of operation. Each instance has a *supervisor*, a process of its own session that starts the node worker again when
 it ends, and a folder ``FOLDER/MACHINE/INSTALLATION/GROUP/NAME`` with
 
-    order.json       command, variables (secrets are among them: mode 0600), cores, fingerprint
+    order.json       command, variables (secrets are among them: mode 0600), cores, GPUs, fingerprint
     supervisor.json  its pid, start time and boot: together they name a process for ever
     status.json      restarts, and why the worker ended
     ending           made by `end`
@@ -20,7 +20,8 @@ variable `MARK` with the folder's path, and those below them; only then it delet
 Invariants
 1. A folder exists while any process of its instance does. So an instance that is not listed has no process.
 2. One call at a time works on the folders of a machine: it holds a lock, which the kernel releases when the call dies.
-3. Cores are of one instance: those of a new one are in no other folder. GPUs of a machine are of one instance together.
+3. Cores and GPUs are of one instance: those of a new one are in no other folder. GPUs are named by UUID where `nvidia-smi` tells, since numbers
+   may change with a boot, and are neighbours where possible, as chunks are.
 4. Homes are often on a network file system, so the folders of each machine are below its name.
 """
 
@@ -43,6 +44,10 @@ from urllib.parse import quote, unquote
 
 #: Variable of all processes of an instance: the path of its folder, with a slash at its end.
 MARK = "TANGRAM_INSTANCE_FOLDER"
+#: Variable that names the GPUs of a node worker.
+GPU_SETTING = "TANGRAM_NODE_GPUS"
+#: Begins the name of a GPU that is only declared.
+DECLARED = "declared-"
 #: Processes that were asked to end are killed after this time.
 GRACE_SECONDS = 20.0
 #: Pause before a worker that ended is started again; doubled up to the second.
@@ -339,12 +344,14 @@ def launch(folders: Folders, request: dict[str, Any]) -> dict[str, Any]:
     if folder.exists():
         return {}
     cores = _free_cores(folders, request["cpus"]) if request["own_cores"] else []
-    _check_gpus(folders, request["gpus"])
+    gpus = _free_gpus(folders, request["gpus"], request.get("declared_gpus", 0))
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = folder.with_name(f".{folder.name}-{os.getpid()}")
     made.mkdir(mode=0o700)
     order = {name: request[name] for name in ("command", "environment", "gpus", "fingerprint")}
-    write_json(made / "order.json", {**order, "cores": cores})
+    if gpus:
+        order["environment"] = {**order["environment"], GPU_SETTING: _setting(gpus)}
+    write_json(made / "order.json", {**order, "cores": cores, "gpu_names": gpus})
     made.rename(folder)
     program = Path(folder / "supervise.py")
     program.write_text(request["program"])
@@ -403,11 +410,61 @@ def _first_thread(core: int) -> int:
         return core
 
 
-def _check_gpus(folders: Folders, wanted: int) -> None:
-    if wanted and any(order.get("gpus") for order in folders.orders()):
+def _free_gpus(folders: Folders, wanted: int, declared: int) -> list[str]:
+    """Return names of GPUs that no instance has; ``declared``: so many are declared here, and none is looked for."""
+    if not wanted:
+        return []
+    taken: set[str] = set()
+    for order in folders.orders():
+        if order.get("gpus") and not order.get("gpu_names"):
+            raise MachineRefused(
+                "an instance that an earlier version launched has all GPUs of this machine: drain its node with"
+                " --finish-trajectories, and end the instance, once it is empty, by lowering the count of its group"
+            )
+        taken |= set(order.get("gpu_names", ()))
+    names = [f"{DECLARED}{number}" for number in range(declared)] or gpu_names()
+    if len(names) < wanted:
         raise MachineRefused(
-            "another instance has the GPUs of this machine: one with GPUs has all of them; lower the count of the group"
+            f"{wanted} GPUs are wanted and this machine has {len(names)}: lower gpus of the group, or take the machine out of it"
+            + ("" if names else "; if it has some, nvidia-smi -L must list them")
         )
+    free = [name not in taken for name in names]
+    # A chunk of neighbours first, which begins at a multiple of its size.
+    for step in (wanted, 1):
+        for first in range(0, len(names) - wanted + 1, step):
+            if all(free[first : first + wanted]):
+                return names[first : first + wanted]
+    left = [name for number, name in enumerate(names) if free[number]]
+    if len(left) < wanted:
+        raise MachineRefused(
+            f"{wanted} GPUs are wanted and {len(left)} of {len(names)} are free: lower gpus or the count of the group"
+        )
+    return left[:wanted]
+
+
+def gpu_names() -> list[str]:
+    """Return the GPUs of this machine in the order of NVML: their UUIDs, or their numbers where only the driver's files name them."""
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=GRACE_SECONDS, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        buses = Path("/proc/driver/nvidia/gpus")
+        return [str(number) for number, _ in enumerate(buses.iterdir())] if buses.exists() else []
+    except subprocess.TimeoutExpired:
+        raise MachineRefused("nvidia-smi does not answer: look at the driver of the GPUs") from None
+    if found.returncode:
+        said = (found.stdout + found.stderr).strip()[-300:]
+        raise MachineRefused(f"nvidia-smi fails ({said}): look at the driver of the GPUs")
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
+
+
+def _setting(names: list[str]) -> str:
+    """Return the value by which a node worker offers these GPUs."""
+    if names[0].startswith(DECLARED):
+        return str(len(names))
+    return "nvml:" + ",".join(names)
 
 
 VERBS = {"list": list_instances, "launch": launch, "end": end, "check": check}

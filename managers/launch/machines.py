@@ -64,9 +64,11 @@ class MachinesLauncher:
         prefix: Sequence[str] = (),
         *,
         own_cores: bool = True,
+        declared_gpus: int = 0,
         reach: Collection[str] = (),
     ) -> None:
         """``prefix``: words before the node worker's command. ``own_cores``: instances of a machine share none.
+        ``declared_gpus``: of each machine, for trials: none is looked for.
         ``reach``: options that change no instance."""
         self._machines, self.reach = machines, reach
         #: Machine → until when it is not asked (monotonic), and why.
@@ -76,6 +78,7 @@ class MachinesLauncher:
         self._launching = 0
         self._lock = Lock()
         self._folder, self._prefix, self._own_cores = folder, list(prefix), own_cores
+        self._declared_gpus = declared_gpus
 
     def instances(self, installation: str, group: str) -> list[Instance]:
         """Return all instances of a group, of all machines. Raises MachinesSilent, LaunchError."""
@@ -173,6 +176,7 @@ class MachinesLauncher:
             "cpus": order.spec.cpus,
             "gpus": order.spec.gpus,
             "own_cores": self._own_cores,
+            "declared_gpus": self._declared_gpus,
             "fingerprint": order.fingerprint,
             "program": _PROGRAM.read_text(),
         }
@@ -236,6 +240,14 @@ def yes_or_no(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise InvalidRequest(f"{name} is true or false, not {text!r}", pointer=f"/options/{name}")
     return text == "true"
+
+
+def count_of(options: Mapping[str, str], name: str) -> int:
+    """Return an option that is a count; 0: it is not given. Raises InvalidRequest."""
+    text = options.get(name, "0")
+    if not text.isdecimal():
+        raise InvalidRequest(f"{name} is a count, not {text!r}", pointer=f"/options/{name}")
+    return int(text)
 
 
 def _instance(found: Mapping[str, Any], machine: LaunchMachine) -> Instance:

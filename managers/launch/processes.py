@@ -1,7 +1,7 @@
 """Launcher ``processes``: node workers as processes of the keeper's machine, for a large machine that is divided.
 
 Options of a group: ``folder`` (of the files of instances), ``own_cores`` (``false``: instances are not pinned, and may offer
-more cores than the machine has; for trials).
+more cores than the machine has; for trials), ``declared_gpus`` (the machine has so many that are only declared; for trials).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from managers.launch.launcher import CALL_SECONDS, LaunchError
-from managers.launch.machines import FOLDER, MachinesLauncher, check_options, yes_or_no
+from managers.launch.machines import FOLDER, MachinesLauncher, check_options, count_of, yes_or_no
 
-OPTIONS: Final = ("folder", "own_cores")
+OPTIONS: Final = ("folder", "own_cores", "declared_gpus")
 
 
 class ThisMachine:
@@ -47,4 +47,9 @@ def make(options: Mapping[str, str]) -> MachinesLauncher:
     """Make the launcher of a group. Raises InvalidRequest."""
     check_options(options, OPTIONS)
     own_cores = yes_or_no(options, "own_cores", default=True)
-    return MachinesLauncher([ThisMachine()], options.get("folder", FOLDER), own_cores=own_cores)
+    return MachinesLauncher(
+        [ThisMachine()],
+        options.get("folder", FOLDER),
+        own_cores=own_cores,
+        declared_gpus=count_of(options, "declared_gpus"),
+    )

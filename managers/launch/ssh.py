@@ -7,6 +7,7 @@ Options of a group
     prefix          words before the node worker's command, as ``nice -n 5``
     folder          of the files of instances on the hosts
     own_cores       ``false``: instances are not pinned, and may offer more cores than their machine has
+    declared_gpus   so many GPUs of each host that are only declared; for trials
 
 Hosts must be known: an unknown or changed host key fails the call. Secrets (the URL of Redis) pass by standard input, in no
 command line, and lie on the host in a file of mode 0600 until the instance has ended.
@@ -22,10 +23,11 @@ from typing import Final
 
 from domain.errors import InvalidRequest
 from managers.launch.launcher import CALL_SECONDS, LaunchError
-from managers.launch.machines import FOLDER, MachinesLauncher, check_options, yes_or_no
+from managers.launch.machines import FOLDER, MachinesLauncher, check_options, count_of, yes_or_no
 
 OPTIONS: Final = (
     "hosts", "user", "port", "identity_file", "known_hosts", "config_file", "python", "prefix", "folder", "own_cores",
+    "declared_gpus",
 )  # fmt: skip
 #: Those that change no instance.
 REACH: Final = ("hosts", "user", "port", "identity_file", "known_hosts", "config_file")
@@ -87,6 +89,7 @@ def make(options: Mapping[str, str]) -> MachinesLauncher:
         options.get("folder", FOLDER),
         prefix,
         own_cores=yes_or_no(options, "own_cores", default=True),
+        declared_gpus=count_of(options, "declared_gpus"),
         reach=REACH,
     )
 

@@ -16,6 +16,7 @@ from domain.fleets import (
     TransferAdapter,
 )
 from domain.ids import task_key
+from domain.node_groups import capacities_of_groups
 from domain.project_limits import ProjectBounds
 from domain.services import GpuService
 
@@ -58,6 +59,8 @@ class CapacityView(msgspec.Struct):
     networks: dict[str, tuple[str, ...]] = {}
     #: Task key → the pool it is bound to; only where that pool has other networks than its project's.
     bound_tasks: dict[str, str] = {}
+    #: Pool → what a node of each of its node groups offers: actions that fit there may wait for one.
+    group_nodes: dict[str, list[dict[str, int]]] = {}
     #: Project → its own limits, where it has any.
     project_bounds: dict[str, ProjectBounds] = {}
 
@@ -87,6 +90,11 @@ def capacity_of(state: State) -> CapacityView:
         revision=config.revision,
         projects={project.name: project.default_pool for project in config.projects.values()},
         pools=pools,
+        group_nodes={
+            name: found
+            for name in config.pools
+            if (found := capacities_of_groups(config.node_groups.values(), name))
+        },
         resources={name: config.most(name) or 0 for name in config.resources},
         apis=config.apis,
         services=config.services,

@@ -241,6 +241,10 @@ _NODE_GROUP: Final = {
     "memory_bytes": Help(
         "Memory of a node, reserved on the engine. 0: what the engine lets it use."
     ),
+    "cost_per_hour": Help(
+        "Cost of a node, in any unit: of several groups of a pool with bounds the one with most gain for its cost grows."
+        " 0: by cores and GPUs, unless all of them declare it."
+    ),
     "labels": Help(
         "What a machine must have: custom resources of Ray, features of Slurm, labels of Kubernetes.",
         "{disk: ssd}",

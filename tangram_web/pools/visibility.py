@@ -85,7 +85,7 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
     ),
     NodeGroupSpec: MemberPolicy(
         _names(
-            "engine pool count min_count max_count cpus gpus memory_bytes labels isolation drain_seconds"
+            "engine pool count min_count max_count cpus gpus memory_bytes cost_per_hour labels isolation drain_seconds"
             " max_surge max_unavailable"
         ),
         hidden=_names("image options"),

@@ -18,6 +18,7 @@ from domain.events import (
     ActionSubmitted,
 )
 from domain.ids import ActionId, TrajectoryKey, trajectory_key
+from domain.node_groups import capacities_of_groups
 from domain.resources import units
 from scheduler.core.cycle.pool_policies import needs_in
 from scheduler.core.cycle.precedence import order_of
@@ -28,7 +29,7 @@ from scheduler.core.sharing.cohorts import charged
 from scheduler.core.sharing.shares import ceiling
 from scheduler.core.state.coalescing import CachedAnswer, coalescing_key
 from scheduler.core.state.completion import add_tombstone, enqueue_or_follow, finish
-from scheduler.core.state.demand import Needs, capacity_of, check_feasible
+from scheduler.core.state.demand import Needs, PoolCapacity, capacity_of, check_feasible
 from scheduler.core.state.lifecycle import MAX_ATTEMPTS, abort, release_orphan, requeue
 from scheduler.core.state.live import LiveAction, LiveTrajectory, intern_names
 from scheduler.core.state.model import State
@@ -149,6 +150,9 @@ def _never_fits(
         return None
     nodes = state.supply.nodes_of(pool) if node is None else [state.supply.nodes[node]]
     capacity = capacity_of([node.inventory for node in nodes])
+    if node is None and nodes:
+        groups = capacities_of_groups(state.config.node_groups.values(), pool)
+        capacity = PoolCapacity((*capacity.nodes, *groups))
     try:
         check_feasible(action.cost, memory, state.config, pool, capacity)
     except InvalidRequest as error:

@@ -204,6 +204,8 @@ class Admission:
             return
         config = Config(resources=self.view.resources)
         capacity = PoolCapacity(tuple(self.view.pools.get(pool, ())))
+        if capacity.nodes:
+            capacity = PoolCapacity((*capacity.nodes, *self.view.group_nodes.get(pool, ())))
         check_feasible(cost, memory, config, pool, capacity)
 
 

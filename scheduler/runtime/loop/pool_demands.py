@@ -14,10 +14,13 @@ from math import ceil, floor, gcd, log2
 from typing import Final, NamedTuple
 
 from contract.pool_demands import MOST_ROWS, DemandRow, PoolDemand
+from domain.action import EXEC
+from domain.chunks import CHUNKED, amount_at, level_of
 from scheduler.core.state.durations import LEAST_SECONDS, expected_seconds, residual_seconds
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue
+from scheduler.runtime.loop.pool_nodes import nodes_alike
 
 #: Actions of a pool that are read for one answer, about: of those that wait, and of those that run.
 _MOST_READ: Final = 1_000
@@ -80,7 +83,17 @@ def _demand(state: State, pool: str, nodes: list[LiveNode], trajectories: int) -
         {name: dict(have) for name, have in capacity.items()},
         memory_held,
         trajectories,
+        nodes_alike(state.supply, [node for node in nodes if state.supply.usable(node)]),
     )
+
+
+def _needed(needs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Return what an action takes at least: of GPUs a whole chunk."""
+    for name, amount in needs:
+        if name in CHUNKED and (level := level_of(amount)) is not None:
+            rest = [each for each in needs if each[0] != name]
+            return tuple(sorted([*rest, (name, amount_at(level))]))
+    return needs
 
 
 def _add_waiting(state: State, pool: str, sums: defaultdict[_Kind, _Sum]) -> None:
@@ -97,7 +110,7 @@ def _add_waiting(state: State, pool: str, sums: defaultdict[_Kind, _Sum]) -> Non
         for live in found:
             seconds = max(LEAST_SECONDS, expected_seconds(state, live))
             kind = _Kind(
-                key.needs.on_node, key.memory_bytes, key.node is not None, _octave(seconds)
+                _needed(key.needs.on_node), key.memory_bytes, key.node is not None, _octave(seconds)
             )
             row = sums[kind]
             row.waiting += weight
@@ -122,10 +135,9 @@ def _add_running(state: State, nodes: list[LiveNode], sums: defaultdict[_Kind, _
         since = live.started_at if live.started_at is not None else live.granted_at
         lasts = left + max(0.0, state.now - (state.now if since is None else since))
         seconds = max(LEAST_SECONDS, expected_seconds(state, live))
-        # Its environment is there already, but for the first action of a trajectory: one of many.
-        kind = _Kind(
-            live.needs.on_node, 0, live.action.trajectory is not None, _octave(seconds)
-        )  # fmt: skip
+        # Its environment is there already, but for the first action of a trajectory: one of many. Calls of services go anywhere.
+        bound = live.action.kind is EXEC and live.action.trajectory is not None
+        kind = _Kind(_needed(live.needs.on_node), 0, bound, _octave(seconds))
         row = sums[kind]
         row.running += every
         row.seconds += every * seconds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +30,7 @@ from managers.launch.launcher import (
     reach_of,
 )
 from managers.launch.plan import NodeWork, Steps, is_outdated, plan
-from scheduler.runtime.node_groups.elastic import GroupSight, shape_of
+from scheduler.runtime.node_groups.pool_sight import ComingNodes, GroupSight, shape_of
 from scheduler.runtime.node_groups.ports import (
     FindLauncher,
     GroupSize,
@@ -85,9 +84,10 @@ class Surroundings:
     drains: Mapping[str, str]
     #: What waits, by pool; without a pool that the scheduler did not answer about.
     demands: Mapping[str, PoolDemand] = field(default_factory=dict)
-    #: Group → its pool, and what its nodes on the way will have. Each pass writes that of its group: another one does not
-    #: ask for nodes for the same actions.
-    coming: dict[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+    #: Group → its nodes on the way. Each pass writes those of its group: another one does not ask for nodes for the same actions.
+    coming: dict[str, ComingNodes] = field(default_factory=dict)
+    #: Pool → its groups with bounds.
+    peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     #: Pool → seconds of silence after which the actions of its nodes end.
     grace_of: Callable[[str], float] = Config().grace_of
 
@@ -234,17 +234,18 @@ class GroupPass:
             return wanted
         if self._size is None:
             self._size = self.ports.wanted(self.name)
-        coming: Counter[str] = Counter()
-        for group, (pool, amounts) in around.coming.items():
-            if group != self.name and pool == spec.pool:
-                coming.update(amounts)
+        coming = {
+            group: nodes
+            for group, nodes in around.coming.items()
+            if group != self.name and nodes.pool == spec.pool
+        }
         aside = sum(
             each.joined and each.drained and not self._has_drained(each.name, around)
             for each in self.report.instances
         )
         sight = GroupSight(
             self.report.ready, self.report.wanted, self._starts.ages(now), self._starts.seconds,
-            demand, coming, aside,
+            demand, coming, aside, around.peers.get(spec.pool, frozenset()) - {self.name},
         )  # fmt: skip
         estimate = self.report.estimate = self._size.decide(spec, sight, now)
         if estimate.wanted != self.report.wanted:
@@ -255,8 +256,7 @@ class GroupPass:
     def _announce(self, spec: NodeGroupSpec, wanted: int, around: Surroundings) -> None:
         """Let the other groups of the pool know what is starting."""
         missing = max(0, wanted - self.report.ready)
-        amounts = {kind: missing * amount for kind, amount in shape_of(spec).items()}
-        around.coming[self.name] = spec.pool, amounts
+        around.coming[self.name] = ComingNodes(spec.pool, shape_of(spec), missing)
 
     async def _check_engine(self, now: float) -> None:
         """Ask what keeps the engine from placing node workers, now and then: it takes several calls."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, time
 from typing import Final, cast
@@ -25,13 +25,14 @@ from scheduler.runtime.fleets.keeper_lease import LEASE_SECONDS, KeeperLease
 from scheduler.runtime.gateway.scheduler_queries import SchedulerQueries
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.liveness import process_name
-from scheduler.runtime.node_groups.elastic import ElasticGroup
+from scheduler.runtime.node_groups.elastic import ElasticPools
 from scheduler.runtime.node_groups.group_pass import (
     GroupPass,
     KeeperPorts,
     Surroundings,
     first_report,
 )
+from scheduler.runtime.node_groups.pool_sight import ComingNodes
 from scheduler.runtime.node_groups.ports import (
     FindLauncher,
     MakeWorkerCommand,
@@ -56,7 +57,8 @@ class GroupPorts:
     find_launcher: FindLauncher
     command: MakeWorkerCommand
     drains: NodeDrains
-    wanted: WantedNodes = ElasticGroup
+    #: Makes what decides on groups, for the time of one lease.
+    wanted: Callable[[], WantedNodes] = lambda: ElasticPools().group
     #: By it engines tell the instances of several Tangrams apart; empty: the prefix of the keys.
     installation: str = ""
 
@@ -84,7 +86,7 @@ class NodeGroupKeeper:
         self._grace_of = Config().grace_of
         #: Group → its report as it was stored last.
         self._stored: dict[str, NodeGroupReport] = {}
-        self._coming: dict[str, tuple[str, Mapping[str, int]]] = {}
+        self._coming: dict[str, ComingNodes] = {}
 
     async def run(self) -> None:
         """Keep the groups until cancelled; an installation without a group costs two reads at a time."""
@@ -142,7 +144,7 @@ class NodeGroupKeeper:
     async def _make_passes(self, queries: SchedulerQueries) -> None:
         ports = KeeperPorts(
             self._given.installation or self._keys.prefix, self._given.find_launcher, self._given.command,
-            self._given.drains, self._store, self._append, self._given.wanted,
+            self._given.drains, self._store, self._append, self._given.wanted(),
         )  # fmt: skip
         found = await self.lease.values(self._keys.node_group_reports)
         self._stored = {name: _reports.decode(report) for name, report in found.items()}
@@ -168,9 +170,8 @@ class NodeGroupKeeper:
         except Unavailable as error:
             log.warning("the node groups are not kept for now: %s", error)
             return
-        around = Surroundings(
-            loads, drains, await self._demands(queries), self._coming, self._grace_of
-        )
+        demands = await self._demands(queries)
+        around = Surroundings(loads, drains, demands, self._coming, self._peers(), self._grace_of)
         now = monotonic()
         over = await asyncio.gather(
             *(each.run(self._declared.get(name), around, now) for name, each in passes.items())
@@ -183,6 +184,14 @@ class NodeGroupKeeper:
                 await self.lease.forget(self._keys.node_group_reports, name)
             else:
                 await self._store(name, each.report)
+
+    def _peers(self) -> Mapping[str, frozenset[str]]:
+        """Return the groups with bounds of each pool."""
+        found: dict[str, set[str]] = {}
+        for name, spec in self._declared.items():
+            if spec.is_elastic:
+                found.setdefault(spec.pool, set()).add(name)
+        return {pool: frozenset(names) for pool, names in found.items()}
 
     async def _demands(self, queries: SchedulerQueries) -> Mapping[str, PoolDemand]:
         """Return what waits in the pools of groups with bounds; nothing if the scheduler does not say."""

@@ -9,7 +9,7 @@ from contract.node_group_reports import NodeGroupEstimate
 from contract.status import NodeLoad
 from domain.node_groups import NodeGroupSpec
 from managers.launch.launcher import NodeLauncher
-from scheduler.runtime.node_groups.elastic import GroupSight
+from scheduler.runtime.node_groups.pool_sight import GroupSight
 
 
 class NodeDrains(Protocol):

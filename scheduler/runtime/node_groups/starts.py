@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contract.node_group_reports import InstanceReport
-from scheduler.runtime.node_groups.elastic import START_SECONDS
+from scheduler.runtime.node_groups.pool_sight import START_SECONDS
 
 #: Weight of the latest start in the mean.
 _LATEST: Final = 0.3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from domain.errors import InvalidRequest
 from domain.node_groups import NodeGroupSpec
 from managers.launch import processes
 from managers.launch.launcher import Instance, LaunchError, LaunchOrder, NodeLauncher
@@ -88,13 +89,61 @@ def test_instances_of_a_machine_share_no_core(group: Group) -> None:
         group.launch(2 + taken)
 
 
-def test_a_machine_has_one_instance_with_gpus(group: Group) -> None:
-    spec = NodeGroupSpec("processes", count=2, gpus=1, options=group.harness.spec.options)
-    order = LaunchOrder(group.installation, group.name, f"{group.name}-1", spec, ["sleep", "600"])
-    group.launcher.launch(order)
-    second = LaunchOrder(group.installation, group.name, f"{group.name}-2", spec, ["sleep", "600"])
-    with pytest.raises(LaunchError, match="one with GPUs has all of them"):
-        group.launcher.launch(second)
+def gpus_of(group: Group, number: int, gpus: int, launcher: NodeLauncher) -> str:
+    """Launch an instance with GPUs; return the setting that its node worker got."""
+    spec = NodeGroupSpec("processes", count=2, gpus=gpus, options=group.harness.spec.options)
+    path = group.directory / f"gpus-{number}"
+    command = ["sh", "-c", f"echo $TANGRAM_NODE_GPUS >{path}.part; mv {path}.part {path}; exec sleep 600"]  # fmt: skip
+    launcher.launch(
+        LaunchOrder(group.installation, group.name, f"{group.name}-{number}", spec, command, {"TANGRAM_NODE_GPUS": ""})
+    )  # fmt: skip
+    until(path.exists)
+    return path.read_text().strip()
+
+
+def test_instances_of_a_machine_share_no_gpu(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nfor n in 0 1 2 3 4 5; do echo GPU-$n; done\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    found = processes.make({**group.harness.spec.options, "own_cores": "false"})
+    assert gpus_of(group, 1, 1, found) == "nvml:GPU-0"
+    # A chunk begins at a multiple of its size.
+    assert gpus_of(group, 2, 2, found) == "nvml:GPU-2,GPU-3"
+    assert gpus_of(group, 3, 2, found) == "nvml:GPU-4,GPU-5"
+    with pytest.raises(LaunchError, match="2 GPUs are wanted and 1 of 6 are free: lower gpus"):
+        gpus_of(group, 4, 2, found)
+    group.launcher.end(group.installation, group.name, f"{group.name}-2")
+    until(lambda: f"{group.name}-2" not in group.listed())
+    assert gpus_of(group, 5, 2, found) == "nvml:GPU-2,GPU-3"
+    tool.write_text("#!/bin/sh\necho no driver; exit 9\n")
+    with pytest.raises(LaunchError, match=r"nvidia-smi fails .no driver.: look at the driver"):
+        gpus_of(group, 6, 1, found)
+
+
+def test_declared_gpus_are_divided_as_well(group: Group) -> None:
+    declared = processes.make({**group.harness.spec.options, "declared_gpus": "3", "own_cores": "false"})  # fmt: skip
+    assert [gpus_of(group, number, 1, declared) for number in (1, 2, 3)] == ["1"] * 3
+    with pytest.raises(LaunchError, match="1 GPUs are wanted and 0 of 3 are free"):
+        gpus_of(group, 4, 1, declared)
+    with pytest.raises(LaunchError, match="4 GPUs are wanted and this machine has 3: lower gpus"):
+        gpus_of(group, 4, 4, declared)
+    with pytest.raises(InvalidRequest, match="declared_gpus is a count, not 'two'"):
+        processes.make({"declared_gpus": "two"})
+
+
+def test_an_instance_of_an_earlier_version_has_all_gpus(group: Group, tmp_path: Path) -> None:
+    declared = processes.make({**group.harness.spec.options, "declared_gpus": "4", "own_cores": "false"})  # fmt: skip
+    gpus_of(group, 1, 1, declared)
+    (path,) = (tmp_path / "instances").glob(f"*/*/*/{group.name}-1/order.json")
+    order = json.loads(path.read_text())
+    del order["gpu_names"]
+    path.write_text(json.dumps(order))
+    with pytest.raises(LaunchError, match="an earlier version launched has all GPUs"):
+        gpus_of(group, 2, 1, declared)
 
 
 def test_a_worker_that_cannot_start_says_why(group: Group) -> None:

@@ -15,9 +15,9 @@ WORK = Recording("r", tuple(RecordedStep(5.0, 10.0, 1.0, "test") for _ in range(
 
 def played(count: int, nodes: int) -> DayCluster:
     """Play trajectories that begin together on nodes of one core."""
-    cluster = DayCluster([(0.0, WORK)] * count, 1)
+    cluster = DayCluster([(0.0, WORK)] * count)
     for number in range(nodes):
-        cluster.join(f"n-{number}")
+        cluster.join(f"n-{number}", 1)
     cluster.run()
     return cluster
 
@@ -36,8 +36,8 @@ def test_trajectories_share_the_cores_of_their_nodes():
 
 
 def test_the_demand_has_what_runs_and_what_waits():
-    cluster = DayCluster([(0.0, WORK)] * 3, 1)
-    cluster.join("n-0")
+    cluster = DayCluster([(0.0, WORK)] * 3)
+    cluster.join("n-0", 1)
     seen = []
     cluster.at(7.0, lambda _: seen.append(cluster.demand()))
     cluster.run()
@@ -57,10 +57,24 @@ def test_equal_seeds_draw_equal_days():
     assert draw_day([WORK], 0.05, 3, 3600.0) == draw_day([WORK], 0.05, 3, 3600.0)
 
 
+def test_a_large_action_gets_the_node_that_is_kept_for_it():
+    large = Recording("l", (RecordedStep(0.0, 5.0, 16.0, "build"),), memory_bytes=0)
+    small = Recording("s", (RecordedStep(0.0, 30.0, 4.0, "test"),), memory_bytes=0)
+    arrivals = [(float(second), small) for second in range(0, 300, 6)] + [(40.0, large)]
+    cluster = DayCluster(sorted(arrivals, key=lambda arrival: arrival[0]))
+    for name, cores in (("b-1", 16), ("n-1", 8)):
+        cluster.join(name, cores)
+    cluster.run()
+    # What ran there at 40 s had 30 s at most.
+    assert cluster.large_acts == [pytest.approx(30.0, abs=6.0)]
+    assert len(cluster.acts) == 51
+
+
+@pytest.mark.parametrize("shapes", ["", "4:2,16:2"])
 @pytest.mark.parametrize("rule", ["full", "ours", "target"])
-def test_each_rule_serves_the_whole_day(rule: str):
+def test_each_rule_serves_the_whole_day(rule: str, shapes: str):
     options = Namespace(
-        nodes=2, cores=2, peak_busy=0.5, start_seconds=30.0, hours=0.2, seed=0
+        nodes=2, cores=2, peak_busy=0.5, start_seconds=30.0, hours=0.2, seed=0, shapes=shapes, builds_per_hour=0
     )  # fmt: skip
     found = play(options, [WORK], rule)
     assert found["actions"] == 3 * found["trajectories"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from domain.action import ActionState, Outcome
+from domain.node_groups import NodeGroupSpec
 from tests.builders import GIB, a_config, a_lease, a_node, an_action, an_environment, granted
 
 
@@ -15,6 +16,31 @@ def test_more_than_the_largest_node_has_is_refused_with_the_reason(core):
     assert scenario.the_finish("a").detail == (
         "can never run: cpu: 16 asked, the largest node of pool 'default' has 8"
     )
+
+
+def test_what_a_node_group_may_have_waits_for_its_node(core):
+    groups = {"big": NodeGroupSpec("fake", max_count=2, cpus=16, gpus=2)}
+    scenario = core(a_node("n1", cpus=4), config=a_config(node_groups=groups))
+
+    scenario.submit(
+        an_action("a", cost={"cpu": 16}, memory_bytes=64 * GIB, trajectory="t"), an_action("g", cost={"gpu": 2})
+    )  # fmt: skip
+    scenario.submit(an_action("b", cost={"cpu": 17}))
+
+    assert scenario.outcomes == {"b": Outcome.INFRA_FAILED}
+    scenario.join(a_node("big-1", cpus=16, memory_bytes=64 * GIB, gpu=2))
+    assert scenario.holding() == {"a", "g"}
+
+
+def test_a_node_group_that_may_have_no_node_lets_nothing_wait(core):
+    groups = {"g": NodeGroupSpec("fake", count=0, cpus=16), "far": NodeGroupSpec("fake", pool="p", count=1, cpus=16)}  # fmt: skip
+    scenario = core(
+        a_node("n1", cpus=4), config=a_config(node_groups=groups, pools=("default", "p"))
+    )
+
+    scenario.submit(an_action("a", cost={"cpu": 16}))
+
+    assert scenario.outcomes == {"a": Outcome.INFRA_FAILED}
 
 
 def test_more_than_a_clusters_limit_is_refused(core):

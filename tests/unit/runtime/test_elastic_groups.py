@@ -10,15 +10,11 @@ from msgspec.structs import replace
 from contract.node_group_reports import NodeGroupEstimate
 from contract.pool_demands import DemandRow, PoolDemand
 from domain.node_groups import NodeGroupSpec
-from scheduler.runtime.node_groups.act_estimate import NodesFrom, PoolLoad, mean_act
-from scheduler.runtime.node_groups.elastic import (
-    GROW_GAIN,
-    START_SECONDS,
-    WINDOW_SECONDS,
-    ElasticGroup,
-    GroupSight,
-    fewest,
-)
+from scheduler.runtime.node_groups.act_estimate import PoolEstimate
+from scheduler.runtime.node_groups.elastic import WINDOW_SECONDS, ElasticGroup
+from scheduler.runtime.node_groups.pool_choice import GROW_GAIN, fewest
+from scheduler.runtime.node_groups.pool_load import NodesFrom, PoolLoad
+from scheduler.runtime.node_groups.pool_sight import START_SECONDS, ComingNodes, GroupSight
 from tests.tiers import by_tier
 
 SPEC = NodeGroupSpec("fake", min_count=1, max_count=16, cpus=4)
@@ -99,7 +95,10 @@ def test_actions_that_are_bound_to_their_nodes_ask_for_no_others():
 def test_actions_that_fit_no_node_of_the_group_ask_for_none():
     scene = GroupOverTime(1)
     gpus = DemandRow({"gpu": 1000}, 0, False, 60.0, waiting=50)
-    assert scene.look(demand(waiting(50, cores=8), gpus)).reason == "nothing waits or arrives"
+    estimate = scene.look(demand(waiting(50, cores=8), gpus))
+    assert estimate.wanted == 1
+    lacks = "no node of this group has 8 cores or 1 GPU, for which actions wait"
+    assert estimate.reason == f"nothing waits or arrives that its nodes take; {lacks}"
 
 
 def test_a_group_without_nodes_gets_one_for_one_action():
@@ -142,7 +141,7 @@ def test_what_other_groups_have_on_their_way_counts():
     group = ElasticGroup("g")
     burst = demand(running(4, 60.0), waiting(40))
     alone = GroupSight(1, 1, (), START_SECONDS, burst)
-    shared = alone._replace(coming={"cpu": 64_000})
+    shared = alone._replace(coming={"fixed": ComingNodes("default", {"cpu": 64_000}, 1)})
     assert (
         group.decide(SPEC, shared, 0.0).wanted < ElasticGroup("g").decide(SPEC, alone, 0.0).wanted
     )
@@ -251,19 +250,19 @@ def test_a_constant_load_never_makes_a_group_grow_after_it_shrank(
 @FEW
 @given(ROWS)
 def test_the_estimate_is_finite_and_not_negative(rows: list[DemandRow]) -> None:
-    load = PoolLoad(rows, (), {"cpu": 8000})
+    estimate = PoolEstimate(PoolLoad(rows, (), [{"cpu": 8000}]))
     for nodes in (0, 1, 10):
-        act = mean_act(load, [NodesFrom(0.0, nodes)])
+        act = estimate.act([NodesFrom(0.0, (nodes,))])
         assert 0.0 <= act < float("inf")
 
 
 def test_the_estimate_of_a_list_is_that_of_its_schedule():
-    load = PoolLoad([waiting(8, 10.0)], (), {"cpu": 4000})
+    estimate = PoolEstimate(PoolLoad([waiting(8, 10.0)], (), [{"cpu": 4000}]))
     # Four start at once, four after ten seconds.
-    assert mean_act(load, [NodesFrom(0.0, 1)]) == pytest.approx((4 * 10 + 4 * 20) / 8)
+    assert estimate.act([NodesFrom(0.0, (1,))]) == pytest.approx((4 * 10 + 4 * 20) / 8)
     # A second node joins after five seconds.
-    two = [NodesFrom(0.0, 1), NodesFrom(5.0, 2)]
-    assert mean_act(load, two) == pytest.approx((4 * 10 + 4 * 15) / 8)
+    two = [NodesFrom(0.0, (1,)), NodesFrom(5.0, (2,))]
+    assert estimate.act(two) == pytest.approx((4 * 10 + 4 * 15) / 8)
 
 
 def test_the_fewest_are_found_by_bisection():

@@ -22,7 +22,6 @@ from managers.launch.launcher import (
     LaunchOrder,
     MachinesSilent,
 )
-from scheduler.runtime.node_groups.elastic import START_SECONDS, GroupSight
 from scheduler.runtime.node_groups.group_pass import (
     CHECK_SECONDS,
     FIRST_PAUSE_SECONDS,
@@ -32,6 +31,7 @@ from scheduler.runtime.node_groups.group_pass import (
     Surroundings,
     first_report,
 )
+from scheduler.runtime.node_groups.pool_sight import START_SECONDS, ComingNodes, GroupSight
 
 SPEC = NodeGroupSpec("fake", count=2)
 IDLE = NodeLoad(1, lost=False, drained=False, actions=0, trajectories=0)
@@ -110,7 +110,7 @@ class Scene:
         self.now = 0.0
         self.size = SaidSize()
         self.demands: dict[str, PoolDemand] = {}
-        self.coming: dict[str, tuple[str, Mapping[str, int]]] = {}
+        self.coming: dict[str, ComingNodes] = {}
         ports = KeeperPorts(
             "i", self._launcher, lambda node, spec: (["worker", node], {"A": "b"}), self,
             self._store, self._append, lambda group: self.size,
@@ -354,7 +354,7 @@ async def test_a_group_with_bounds_grows_by_what_is_decided(elastic: Scene):
     report = elastic.group.report
     assert (report.wanted, report.ready) == (3, 1)
     assert report.estimate == NodeGroupEstimate(3, reason="the test says so")
-    assert elastic.coming["g"] == ("default", {"cpu": 16_000})
+    assert elastic.coming["g"] == ComingNodes("default", {"cpu": 8_000}, 2)
 
 
 async def test_decisions_see_the_measured_start_of_nodes_and_those_on_their_way(elastic: Scene):
@@ -424,9 +424,10 @@ async def test_without_an_answer_of_the_scheduler_a_group_stays_as_it_is(elastic
 
 
 async def test_a_group_knows_what_others_of_its_pool_have_on_their_way(elastic: Scene):
-    elastic.coming |= {"other": ("default", {"cpu": 4000}), "far": ("elsewhere", {"cpu": 9000})}
+    here = ComingNodes("default", {"cpu": 4000}, 1)
+    elastic.coming |= {"other": here, "far": ComingNodes("elsewhere", {"cpu": 9000}, 1)}
     await elastic.run(ELASTIC)
-    assert elastic.size.sights[-1].coming == {"cpu": 4000}
+    assert elastic.size.sights[-1].coming == {"other": here}
 
 
 async def test_nodes_that_an_operator_drained_are_set_aside(elastic: Scene):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from contract.pool_demands import MOST_ROWS, PoolDemand
+from contract.pool_demands import MOST_BARS, MOST_ROWS, PoolDemand
 from domain.codec import decode_command, encode
 from domain.events import PoolDemandsQueried
 from scheduler.runtime.loop.pool_demands import pool_demands
 from tests.builders import GIB, a_config, a_node, an_action
 from tests.scenario import Scenario
+from tests.unit.core.test_services_on_chunks import a_call, a_gpu_node, services
 
 
 def demand(scenario: Scenario) -> PoolDemand:
@@ -85,6 +87,46 @@ def test_capacity_is_that_of_nodes_that_take_work_by_the_beginning_of_their_name
     scenario.configure(a_config(revision=2, drained_nodes=frozenset({"g-2"})))
     found = {name: have["cpu"] for name, have in demand(scenario).capacity.items()}
     assert found == {"g": 2000, "big": 2000, "": 2000}
+
+
+def test_calls_of_services_ask_for_whole_chunks_on_any_node():
+    scenario = Scenario(a_gpu_node(4), config=services("s"))
+    calls = [replace(a_call(f"c{n}", "s", (3,)), trajectory=f"t{n}") for n in range(3)]
+    scenario.submit(*calls)
+    rows = demand(scenario).rows
+    assert {(each.needs["gpu"], each.bound) for each in rows} == {(4000, False)}
+    assert [sum(each.running for each in rows), sum(each.waiting for each in rows)] == [1, 2]
+
+
+def test_what_is_free_is_a_histogram_of_nodes():
+    scenario = Scenario(*(a_node(f"g-{n}", cpus=8) for n in range(1, 5)), a_node("big-1", cpus=32))
+    scenario.submit(an_action("a", cost={"cpu": 32}), *(an_action(f"b{n}", cost={"cpu": 6}) for n in range(2)))  # fmt: skip
+    found = {(bar.begins, bar.free["cpu"]): bar.count for bar in demand(scenario).nodes}
+    assert found == {("g", 2000): 2, ("g", 8000): 2, ("big", 0): 1}
+
+
+def test_free_gpus_say_which_chunks_they_are():
+    scenario = Scenario(a_node("g-1", cpus=4, gpu=4))
+    scenario.submit(*(an_action(f"a{n}", cost={"gpu": 1}) for n in range(4)))
+    scenario.start("a0")
+    scenario.start("a2")
+    scenario.finish("a0")
+    scenario.finish("a2")
+    (bar,) = demand(scenario).nodes
+    assert bar.free["gpu"] == 2000
+    assert bar.chunks in {(2, 0, 0, 0), (0, 1, 0, 0)}
+    chunks = scenario.machine.state.supply.node_ledger("gpu", "g-1").counts
+    assert bar.chunks == chunks
+
+
+def test_many_nodes_of_many_kinds_are_a_small_answer():
+    nodes = [a_node(f"g{n % 5}-{n}", cpus=4 * (1 + n % 8), memory_bytes=GIB * 16 + n) for n in range(120)]  # fmt: skip
+    found = demand(Scenario(*nodes)).nodes
+    assert sum(bar.count for bar in found) == 120
+    assert len({bar.begins for bar in found}) == 5
+    # One for each shape of a group, as the mean of its nodes.
+    assert len(found) <= MOST_BARS + 5 * 8
+    assert sum(bar.count * bar.free["cpu"] for bar in found) == sum(n.resources["cpu"].capacity for n in nodes)  # fmt: skip
 
 
 def test_a_long_queue_is_one_short_answer():
