@@ -27,7 +27,7 @@ import psutil
 from benchmarks.record import store
 from benchmarks.stack import Stack, free_port, tangram
 from tangram_client import Client
-from tangram_client._file_calls import WITHOUT_STORE
+from tangram_client._object_calls import WITHOUT_STORE
 
 MIB = 2**20
 BUCKET = "bench"

@@ -469,14 +469,14 @@ def node_worker(
         name, pool, state_directory, resources, version, [*named, state_directory],
         DiskFloors.parse(settings), leader_socket, own_user=own_user,
     )  # fmt: skip
+    folder = settings.get("bodies_directory", "")
+    bodies = BodyStore(Path(folder) if folder else None)
     door = NodeDoor(
         DoorAddresses(client, keys, own_key=options.own_user),
         name,
         DoorOptions.parse(settings, state_directory / "door"),
-        door_routes(drivers, store),
+        door_routes(drivers, store, bodies),
     )
-    folder = settings.get("bodies_directory", "")
-    bodies = BodyStore(Path(folder) if folder else None)
     return NodeWorker(client, keys, options, drivers, [response_streams.close], door, bodies, store)
 
 
