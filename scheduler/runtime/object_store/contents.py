@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from time import time
 from typing import Final, NamedTuple
 
@@ -40,7 +40,7 @@ class StoredContent(NamedTuple):
 
     size_bytes: int
     #: Raises ObjectDamaged at its end unless it has the digest.
-    pieces: AsyncIterator[bytes]
+    pieces: AsyncGenerator[bytes, None]
 
 
 def existing(store: ObjectStore | None) -> ObjectStore:

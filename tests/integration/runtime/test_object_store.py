@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from domain.principals import Principal, Scope
 from managers.cpu.fake import Play
 from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.gateway import relaying
@@ -16,10 +20,16 @@ from scheduler.runtime.gateway.endpoints import files
 from scheduler.runtime.object_store.objects import FILES, SNAPSHOTS
 from scheduler.runtime.object_store.s3_objects import S3Objects
 from scheduler.runtime.object_store.store_address import parse_bucket
-from tangram_client import NotFound, _object_calls
+from tangram_client import AsyncClient, Conflict, NotFound, _object_calls
+from tangram_client._async_objects import upload_object
+from tangram_client._calls import get_action
+from tangram_client._image_calls import import_stored
+from tangram_client._object_calls import result_url, upload_url
 from tests.conformance.object_store import BUCKET, s3_server
-from tests.integration.runtime.rig import Rig
+from tests.integration.runtime.rig import TOKENS, Rig
 from tests.integration.runtime.test_forks import prepared
+from tests.integration.runtime.test_images import pulled, with_images
+from tests.small_image import docker_tar, root_tar
 
 LARGE = os.urandom(1024) * (_object_calls.DIRECT_BYTES // 1024) + b"end"
 
@@ -168,6 +178,7 @@ async def test_large_results_pass_the_store(
     rig: Rig, store: S3Objects, filled_in: list[int]
 ) -> None:
     await printing(rig, store, TEXT)
+    before = await listed(store, FILES)
     async with rig.served() as client:
         run = await client.run(ACTION)
         waited = await client.wait(run.id)
@@ -176,20 +187,19 @@ async def test_large_results_pass_the_store(
         assert [each.stdout for each in (run, waited, submitted)] == [TEXT] * 3
         assert (run.truncated, run.exit_code) == (False, 0)
         assert "stored_body" not in run.body["result"]
-        assert len(await listed(store, FILES)) == 1  # equal results are one object
+        assert len(await listed(store, FILES)) == len(before) + 1  # equal results are one object
 
-    async with rig.client("stranger") as http:
-        strange = await http.post(f"/actions/{run.id}/downloads")
-    async with rig.client() as http:
-        plain = (await http.get(f"/actions/{run.id}")).json()
-        preferring = {"Prefer": "wait=5, largest-result=1000"}
-        short = (await http.get(f"/actions/{run.id}", headers=preferring)).json()
-        small = await http.post(f"/actions/{run.id}/downloads?least_bytes=99999999")
-    assert strange.status_code == 404
-    assert plain["result"]["stdout"] == TEXT  # other clients get what they got
-    assert len(short["result"]["stdout"]) < 5000
-    assert short["result"]["stored_body"]["bytes"] > len(TEXT)
-    assert (small.status_code, small.json()["code"]) == (409, "small_file")
+        plain = await client.send(get_action(run.id))
+        short = await client.send(get_action(run.id, headers={"Prefer": "largest-result=1000"}))
+        with pytest.raises(Conflict, match="read it directly") as small:
+            await client.send(replace(result_url(run.id), params={"least_bytes": "99999999"}))
+        async with AsyncClient(client.url, "stranger") as stranger:
+            with pytest.raises(NotFound):
+                await stranger.send(result_url(run.id))
+    assert plain.stdout == TEXT  # other clients get what they got
+    assert len(short.stdout) < 5000
+    assert short.result["stored_body"]["bytes"] > len(TEXT)
+    assert small.value.problem.code == "small_file"
 
 
 async def test_results_that_cannot_pass_the_store_pass_the_web_process(
@@ -211,6 +221,35 @@ async def test_results_that_cannot_pass_the_store_pass_the_web_process(
         assert (await client.run(ACTION)).stdout == TEXT[:100_000]
         assert client not in _object_calls.WITHOUT_STORE
     assert len(filled_in) == 4
+
+
+async def test_an_image_goes_from_the_client_to_the_store_and_from_there_to_nodes(
+    rig: Rig, store: S3Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TOKENS, "admin", Principal("admin", None, frozenset({Scope.ADMIN})))
+    library = with_images(rig, tmp_path / "n1", store)
+    ours = docker_tar(root_tar(("large", tarfile.REGTYPE, 0o644, 0, LARGE)))
+    rig.web_objects = store
+    async with rig.served("admin") as client:
+        used = await upload_object(
+            client,
+            io.BytesIO(ours),
+            {},
+            lambda sha256: import_stored("swe:1", sha256, []),
+            kind="image",
+        )
+        kept = await client.send(upload_url("0" * 64, 5, {}, "image"))
+    async with rig.client() as http:
+        body = {"sha256": "0" * 64, "size_bytes": 5, "kind": "image"}
+        refused = await http.post("/uploads", json=body)
+        large = {"sha256": "0" * 64, "size_bytes": 2**31}
+        too_large = await http.post("/uploads", json=large)
+    assert [each.nodes for each in used] == [("n1",)]
+    assert [each.name for each in await library.all()] == ["swe:1"]
+    assert (await pulled(rig, store, tmp_path / "n2")).digest == used[0].digest
+    assert "/images/" in kept.url
+    assert (refused.status_code, refused.json()["code"]) == (403, "all_projects")
+    assert (too_large.status_code, too_large.json()["code"]) == (413, "too_large")
 
 
 async def test_what_cannot_pass_the_store_passes_the_web_process(

@@ -97,14 +97,14 @@ class StoredTransfers:
 
     def _store(self) -> ObjectStore:
         if self._context.objects is None:
-            raise _no_store()
+            raise no_store()
         return self._context.objects
 
     async def _reached(self) -> ObjectStore:
         """Return the store. Raises Conflict where clients do not reach it, before a node does anything."""
         store = self._store()
         if await store.download_url(object_key(FILES, ALL_PROJECTS, "0" * 64), 1.0) is None:
-            raise _no_store()
+            raise no_store()
         return store
 
 
@@ -130,7 +130,8 @@ def _least(request: HttpRequest) -> int:
     return int(number(request.query().get("least_bytes", "0"), "least_bytes"))
 
 
-def _no_store() -> Conflict:
+def no_store() -> Conflict:
+    """Return the refusal where clients reach no store."""
     return Conflict(
         "this Tangram has no object store that clients reach: send contents through the web process,"
         " or set TANGRAM_OBJECT_STORE=s3://…",
@@ -145,6 +146,6 @@ async def _download(store: ObjectStore, project: str, content: ContentDigest) ->
 
 def _signed(url: str | None, content: ContentDigest) -> HttpResponse:
     if url is None:
-        raise _no_store()
+        raise no_store()
     signed = SignedObject(url, content.sha256, content.size_bytes, SIGNED_SECONDS)
     return HttpResponse(201, signed)
