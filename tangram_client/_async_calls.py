@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import httpx
 
-from tangram_client import _calls, _core, _http, _object_calls, _session_calls
+from tangram_client import _calls, _core, _http, _session_calls
 from tangram_client._async_files import AsyncTrajectoryFiles
-from tangram_client._async_objects import download_object
+from tangram_client._async_objects import whole_action
 from tangram_client._async_sessions import AsyncTrajectorySession
 from tangram_client._async_snapshots import AsyncSnapshotCalls
 from tangram_client._sse import EVENTS_PATH, EventReader, OutputReader, SseReader
@@ -83,14 +82,9 @@ class AsyncCalls:
         self, action: AnyAction, *, wait_seconds: float | None = None,
         idempotency_key: str | None = None,
     ) -> ActionView:  # fmt: skip
-        """Submit an action; return its id and state without waiting for its end.
-
-        With ``wait_seconds`` it may be finished already. An ``idempotency_key`` of your own makes a repeat by *another process* harmless.
-        """
-        item, key = _calls.encode(self._owned(action)), idempotency_key
-        prefer = _object_calls.result_preference(self) if wait_seconds else {}
-        call = _calls.submit_action(item, wait_seconds=wait_seconds, key=key, headers=prefer)
-        return await self._whole(await self.send(call))
+        """Submit an action; return how it stands after at most ``wait_seconds``. An ``idempotency_key`` makes a repeat by another process harmless."""
+        item = _calls.encode(self._owned(action))
+        return await whole_action(self, _calls.submit_action(item, wait_seconds, idempotency_key))
 
     async def submit_batch(
         self, actions: Sequence[AnyAction], *, idempotency_key: str | None = None
@@ -119,19 +113,7 @@ class AsyncCalls:
         self, action_id: str, *, wait_seconds: float | None = None, include: str | None = None
     ) -> ActionView:
         """Return how an action stands, after at most ``wait_seconds``; ``include="request"``: with its request."""
-        prefer = _object_calls.result_preference(self)
-        call = _calls.get_action(action_id, wait_seconds, include, prefer)
-        return await self._whole(await self.send(call), include)
-
-    async def _whole(self, view: ActionView, include: str | None = None) -> ActionView:
-        """Return an action with its whole result, from the object store where the answer has it shortened."""
-        if not _object_calls.is_shortened(view):
-            return view
-        with tempfile.TemporaryFile() as file:
-            if await download_object(self, _object_calls.result_url(view.id), file):
-                file.seek(0)
-                return _object_calls.with_result(view, file.read())
-        return await self.send(_calls.get_action(view.id, None, include))
+        return await whole_action(self, _calls.get_action(action_id, wait_seconds, include))
 
     async def cancel(self, action_id: str, *, reason: str | None = None) -> ActionView:
         """End an action; a repeat changes nothing."""

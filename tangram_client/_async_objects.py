@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from typing import IO, Any, Protocol, TypeVar
 
 import httpx
 
-from tangram_client import _http, _object_calls
+from tangram_client import _calls, _http, _object_calls
 from tangram_client._core import ApiCall
 from tangram_client.archives import digest_of_file
 from tangram_client.errors import Refused, Unreachable
+from tangram_client.models import ActionView
 from tangram_client.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -83,6 +85,18 @@ async def download_object(sender: AsyncObjectSender, call: ApiCall[Any], file: I
         file.seek(0)
         file.truncate()
     return whole
+
+
+async def whole_action(sender: AsyncObjectSender, call: ApiCall[ActionView]) -> ActionView:
+    """Return the action that ``call`` answers with, its result from the object store where that is large."""
+    view = await sender.send(_object_calls.preferring_store(sender, call))
+    if not _object_calls.is_shortened(view):
+        return view
+    with tempfile.TemporaryFile() as file:
+        if await download_object(sender, _object_calls.result_url(view.id), file):
+            file.seek(0)
+            return _object_calls.with_result(view, file.read())
+    return await sender.send(_calls.get_action(view.id, None, call.params.get("include")))
 
 
 async def pieces(file: IO[bytes]) -> AsyncIterator[bytes]:

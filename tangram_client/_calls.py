@@ -23,7 +23,6 @@ MAX_BATCH = 1000
 FORK_SECONDS = 60.0
 FORK_WAIT_SECONDS = 900.0
 _YAML = "application/yaml"
-_NO_HEADERS: Mapping[str, str] = {}
 
 
 def new_key() -> str:
@@ -78,23 +77,15 @@ def _post(
 ) -> ApiCall[T]:
     key = more.pop("key", None) or new_key()
     headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
-    headers |= more.pop("headers", {})
     return ApiCall("POST", API + path, read, headers=headers, content=body, **more)
 
 
 def submit_action(
-    item: bytes,
-    *,
-    wait_seconds: float | None = None,
-    key: str | None = None,
-    headers: Mapping[str, str] = _NO_HEADERS,
+    item: bytes, wait_seconds: float | None = None, key: str | None = None
 ) -> ApiCall[ActionView]:
     """Submit the JSON of one action; with a wait the answer may be the finished one."""
     wait = _wait(wait_seconds)
-    return _post(
-        "/actions", _action, item, key=key, params=_wait_params(wait), wait_seconds=wait,
-        headers=headers,
-    )  # fmt: skip
+    return _post("/actions", _action, item, key=key, params=_wait_params(wait), wait_seconds=wait)
 
 
 def submit_batch(items: Sequence[bytes], *, key: str | None = None) -> ApiCall[Batch]:
@@ -104,16 +95,13 @@ def submit_batch(items: Sequence[bytes], *, key: str | None = None) -> ApiCall[B
 
 
 def get_action(
-    action_id: str,
-    wait_seconds: float | None = None,
-    include: str | None = None,
-    headers: Mapping[str, str] = _NO_HEADERS,
+    action_id: str, wait_seconds: float | None = None, include: str | None = None
 ) -> ApiCall[ActionView]:
     """Ask how an action stands; with a wait, once it is finished or the wait is over."""
     wait = _wait(wait_seconds)
     path = f"{API}/actions/{_segment(action_id)}"
     params = {**_wait_params(wait), **({} if include is None else {"include": include})}
-    return ApiCall("GET", path, _action, params=params, headers=headers, wait_seconds=wait)
+    return ApiCall("GET", path, _action, params=params, wait_seconds=wait)
 
 
 def cancel_action(action_id: str, *, reason: str | None = None) -> ApiCall[ActionView]:

@@ -62,11 +62,12 @@ def result_url(action_id: str) -> ApiCall[SignedTransfer]:
     return ApiCall("POST", path, _signed, wait_seconds=TREE_SECONDS)
 
 
-def result_preference(sender: Any) -> dict[str, str]:
-    """Return the header by which a client gets large results from the store; none where it reaches none."""
+def preferring_store(sender: Any, call: ApiCall[ActionView]) -> ApiCall[ActionView]:
+    """Return a call whose answer may have a large result shortened; the same where the client reaches no store."""
     if sender in WITHOUT_STORE:
-        return {}
-    return {"Prefer": f"largest-result={DIRECT_RESULT_BYTES}"}
+        return call
+    prefer = {"Prefer": f"largest-result={DIRECT_RESULT_BYTES}"}
+    return replace(call, headers={**call.headers, **prefer})
 
 
 def is_shortened(view: ActionView) -> bool:

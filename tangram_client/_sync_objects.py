@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol, TypeVar
 
 import httpx
 
-from tangram_client import _http, _object_calls
+from tangram_client import _calls, _http, _object_calls
 from tangram_client._core import ApiCall
 from tangram_client.archives import digest_of_file
 from tangram_client.errors import Refused, Unreachable
+from tangram_client.models import ActionView
 from tangram_client.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -82,6 +84,18 @@ def download_object(sender: ObjectSender, call: ApiCall[Any], file: IO[bytes]) -
         file.seek(0)
         file.truncate()
     return whole
+
+
+def whole_action(sender: ObjectSender, call: ApiCall[ActionView]) -> ActionView:
+    """Return the action that ``call`` answers with, its result from the object store where that is large."""
+    view = sender.send(_object_calls.preferring_store(sender, call))
+    if not _object_calls.is_shortened(view):
+        return view
+    with tempfile.TemporaryFile() as file:
+        if download_object(sender, _object_calls.result_url(view.id), file):
+            file.seek(0)
+            return _object_calls.with_result(view, file.read())
+    return sender.send(_calls.get_action(view.id, None, call.params.get("include")))
 
 
 def pieces(file: IO[bytes]) -> Iterator[bytes]:

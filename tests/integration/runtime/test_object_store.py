@@ -190,7 +190,8 @@ async def test_large_results_pass_the_store(
         assert len(await listed(store, FILES)) == len(before) + 1  # equal results are one object
 
         plain = await client.send(get_action(run.id))
-        short = await client.send(get_action(run.id, headers={"Prefer": "largest-result=1000"}))
+        preferring = replace(get_action(run.id), headers={"Prefer": "largest-result=1000"})
+        short = await client.send(preferring)
         with pytest.raises(Conflict, match="read it directly") as small:
             await client.send(replace(result_url(run.id), params={"least_bytes": "99999999"}))
         async with AsyncClient(client.url, "stranger") as stranger:
