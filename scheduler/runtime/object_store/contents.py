@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from time import time
 from typing import Final, NamedTuple
 
-from domain.errors import Conflict, InvalidRequest
+from domain.errors import Conflict, InvalidRequest, Unavailable
 from scheduler.runtime.object_store.objects import (
     SETTING,
     ContentDigest,
@@ -69,7 +69,10 @@ async def stored_content(store: ObjectStore, key: str, most_bytes: int) -> Store
 
 async def keep(store: ObjectStore, key: str, size_bytes: int, make: MakeContent) -> None:
     """Put a content unless it is there for hours to come."""
-    facts = await store.head(key)
+    try:
+        facts = await store.head(key)
+    except Unavailable:  # a part that may not list is refused what is not there
+        facts = None
     oldest = time() - FRESH_SECONDS
     if facts is None or facts.size_bytes != size_bytes or facts.modified_at < oldest:
         await store.put(key, size_bytes, make())
