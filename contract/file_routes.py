@@ -201,10 +201,14 @@ FILES = (
         parameters=(
             PROJECT,
             PATH,
-            Parameter("tree", "The archive of the file or directory, as `GET …/tree`.", _BOOLEAN),
+            Parameter(
+                "tree",
+                "The archive of the file or directory, as `GET …/tree`; a small one is the answer.",
+                _BOOLEAN,
+            ),
             LEAST_BYTES,
         ),
-        responses={201: SignedObject},
+        responses={200: ARCHIVE, 201: SignedObject},
         errors=(404, 409, 410, 422, 507),
     ),
     Route(

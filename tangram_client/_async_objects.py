@@ -74,6 +74,9 @@ async def download_object(sender: AsyncObjectSender, call: ApiCall[Any], file: I
     whole = False
     try:
         signed = await sender.send(call, retry=_object_calls.ONE_TRY)
+        if isinstance(signed, bytes):
+            file.write(signed)
+            return True
         async with _http.object_async_client() as client, client.stream("GET", signed.url) as got:
             async for piece in got.aiter_bytes():
                 file.write(piece)

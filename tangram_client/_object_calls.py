@@ -49,11 +49,11 @@ def upload_url(
 
 def download_url(
     base: str, path: str, owner: Mapping[str, str], *, tree: bool = False
-) -> ApiCall[SignedTransfer]:
-    """Have a large file, or the archive of a tree, stored, and ask where it can be read."""
+) -> ApiCall[SignedTransfer | bytes]:
+    """Have a large file, or the archive of a tree, stored, and ask where it can be read; the answer may be a small archive."""
     params = {"path": path, **owner, "least_bytes": str(DIRECT_BYTES)}
     params |= {"tree": "true"} if tree else {}
-    return ApiCall("POST", f"{base}/downloads", _signed, params, wait_seconds=TREE_SECONDS)
+    return ApiCall("POST", f"{base}/downloads", _signed_or_whole, params, wait_seconds=TREE_SECONDS)
 
 
 def result_url(action_id: str) -> ApiCall[SignedTransfer]:
@@ -89,6 +89,10 @@ def object_failed(sender: Any, error: Exception) -> None:
         lasting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
     if lasting:
         WITHOUT_STORE.add(sender)
+
+
+def _signed_or_whole(response: ApiResponse) -> SignedTransfer | bytes:
+    return response.content if response.status == 200 else _signed(response)
 
 
 def _signed(response: ApiResponse) -> SignedTransfer:

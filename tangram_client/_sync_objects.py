@@ -73,6 +73,9 @@ def download_object(sender: ObjectSender, call: ApiCall[Any], file: IO[bytes]) -
     whole = False
     try:
         signed = sender.send(call, retry=_object_calls.ONE_TRY)
+        if isinstance(signed, bytes):
+            file.write(signed)
+            return True
         with _http.object_sync_client() as client, client.stream("GET", signed.url) as got:
             for piece in got.iter_bytes():
                 file.write(piece)

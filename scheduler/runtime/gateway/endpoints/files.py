@@ -45,7 +45,7 @@ _PASSED_ON: Final = (
     "content-type", "content-length", "content-range", "accept-ranges", "last-modified",
 )  # fmt: skip
 #: What an environment wrote is shown by no browser as a page.
-_CAREFUL: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
+CAREFUL: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
 
 _moves = msgspec.json.Decoder(MoveRequest)
 _modes = msgspec.json.Decoder(FileModeRequest)
@@ -237,7 +237,7 @@ def _as_before(error: InvalidRequest, name: str) -> InvalidRequest:
 
 def _shown(answer: DoorAnswer) -> dict[str, str]:
     found = {each: answer.headers[each] for each in _PASSED_ON if each in answer.headers}
-    return {**found, **_CAREFUL}
+    return {**found, **CAREFUL}
 
 
 async def _upload(request: HttpRequest) -> tuple[Body, dict[str, str]]:

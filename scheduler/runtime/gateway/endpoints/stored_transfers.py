@@ -18,7 +18,7 @@ from domain.errors import Conflict
 from domain.ports.files import MAX_UPLOAD_BYTES
 from domain.principals import Principal
 from scheduler.runtime.gateway.context import GatewayContext
-from scheduler.runtime.gateway.endpoints.files import TREE_SECONDS, path_of, to_node
+from scheduler.runtime.gateway.endpoints.files import CAREFUL, TREE_SECONDS, path_of, to_node
 from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import checked_name, decode, number
 from scheduler.runtime.gateway.route_table import Handler
@@ -72,8 +72,10 @@ class StoredTransfers:
         async with to_node(
             self._context, project, name, "POST", "/objects", query=query, idle_seconds=TREE_SECONDS
         ) as answer:
-            found = _contents.decode(await answer.body())
-        return await _download(store, project, found)
+            body = await answer.body()
+        if answer.status == 200:  # a small archive
+            return HttpResponse(200, raw=body, content_type=b"application/x-tar", headers=CAREFUL)
+        return await _download(store, project, _contents.decode(body))
 
     async def result_url(
         self, request: HttpRequest, principal: Principal, action_id: str

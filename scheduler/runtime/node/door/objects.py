@@ -3,16 +3,17 @@
     POST /objects    the file at ``path``, or with ``tree`` the archive of what is there
     POST /results    the stored result of an action, by its digest; any node with the folder of bodies can do it
 
-What is smaller than ``least_bytes`` is refused. The answer is the digest, by which the client's web process signs the URL.
+What is smaller than ``least_bytes`` is refused, and the archive of a small tree is the answer itself: to pack it again costs more than to send it.
+Else the answer is the digest, by which the client's web process signs the URL.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -22,6 +23,9 @@ from scheduler.runtime.node.door.files import ByteRange, files_of, pieces_of, pr
 from scheduler.runtime.node.door.routes import DoorRequest, DoorResponse, DoorRoutes
 from scheduler.runtime.object_store.contents import existing, keep, keep_made, small
 from scheduler.runtime.object_store.objects import FILES, ContentDigest, object_key
+
+#: Archives up to this size are answers. They are whole in the memory of node and web process.
+SMALL_ARCHIVE_BYTES: Final = 1024 * 1024
 
 
 def add_routes(routes: DoorRoutes, drivers: Sequence[Driver]) -> None:
@@ -44,8 +48,12 @@ class ObjectHandlers:
         assert self._driver is not None
         store, path = existing(self._routes.objects), request.query.get("path", "")
         files, least = await files_of(self._driver, request), _least(request)
+        make: Callable[[], AsyncIterator[bytes]]
         if request.query.get("tree") == "true":
             make = partial(_archive, files, path)
+            small_one = await _whole(_archive(files, path), min(least - 1, SMALL_ARCHIVE_BYTES))
+            if small_one is not None:
+                return DoorResponse(200, small_one, {"content-type": "application/x-tar"})
         else:
             size = (await asyncio.to_thread(files.stat, path)).size_bytes
             if size < least:
@@ -62,6 +70,17 @@ class ObjectHandlers:
         return _answer(ContentDigest(stored.sha256, stored.bytes))
 
 
+async def _whole(pieces: AsyncGenerator[bytes, None], most_bytes: int) -> bytes | None:
+    """Return a content; None when it is larger."""
+    content = bytearray()
+    async with aclosing(pieces):
+        async for piece in pieces:
+            content += piece
+            if len(content) > most_bytes:
+                return None
+    return bytes(content)
+
+
 def _least(request: DoorRequest) -> int:
     return int(request.query.get("least_bytes", "0"))
 
@@ -76,7 +95,7 @@ async def _file(files: EnvironmentFiles, path: str) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _archive(files: EnvironmentFiles, path: str) -> AsyncIterator[bytes]:
+async def _archive(files: EnvironmentFiles, path: str) -> AsyncGenerator[bytes, None]:
     async with aclosing(cast("Any", await files.pack(path))) as pieces:
         async for piece in pieces:
             yield piece
