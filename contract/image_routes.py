@@ -23,6 +23,8 @@ class ImageDescription(msgspec.Struct):
     nodes: list[str]
     #: Prepared environments on all these nodes.
     warm: WarmFacts = WarmFacts()
+    #: Whether its archive is in the object store, where nodes that lack the name pull it.
+    stored: bool = False
 
 
 class ImageList(msgspec.Struct):

@@ -24,7 +24,16 @@ from tangram_client.cli.output import put_data, rows, show
 from tangram_client.cli.shell import Shell, connected, pass_shell, say
 from tangram_client.models import ImageInfo
 
-_HEADINGS = ("NAME", "DIGEST", "SIZE", "ENVIRONMENTS", "WARM", "LAST USED", "NODES")
+_HEADINGS = (
+    "NAME",
+    "DIGEST",
+    "SIZE",
+    "ENVIRONMENTS",
+    "WARM",
+    "LAST USED",
+    "NODES",
+    "OTHERS PULL IT",
+)
 _PIECE_BYTES = 1024 * 1024
 _nodes = click.option("--node", "nodes", multiple=True, help="May be given several times [all].")
 
@@ -112,7 +121,7 @@ def _line(image: ImageInfo) -> tuple[str, ...]:
     kept = f"{warm['kept']} of {warm['wanted']}" if warm.get("wanted") else ""
     return (
         image.name, image.digest[:12], size, str(image.environments), kept, image.used_at or "",
-        ", ".join(image.nodes),
+        ", ".join(image.nodes), "yes" if image.stored else "",
     )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ def test_nodes_that_lack_an_image_pull_it_from_the_object_store(
         assert len(nodes) == 2
         for node in nodes:  # as nodes that have joined since
             assert verb(tangram.home, "image", "rm", "small:1", "--node", node).returncode == 0
-        assert "small:1" not in verb(tangram.home, "image", "list").stdout
+        (left,) = json.loads(verb(tangram.home, "image", "list", "-o", "json").stdout)
+        assert (left["name"], left["nodes"], left["stored"]) == ("small:1", [], True)
 
         names = [f"trj-{number}" for number in range(8)]
         batch = [in_image("small:1", "echo $OF_IMAGE", name) for name in names]

@@ -132,6 +132,11 @@ async def test_a_node_that_joins_later_pulls_an_image_that_was_imported_for_all(
         await pulled(rig, objects, tmp_path / "n3", "own:1")
         assert len(await stored(objects)) == 2  # equal images are one object
 
+        await client.delete("/images?name=swe:1&nodes=n1")
+        listed = (await client.get("/images")).json()["images"]
+        own = {"name": "own:1", "nodes": ["n1"], "stored": True}
+        gone = {"name": "swe:1", "nodes": [], "stored": True}
+        assert [{name: each[name] for name in own} for each in listed] == [own, gone]
         assert (await client.delete("/images?name=swe:1")).status_code == 200
         with pytest.raises(ImageMissing):
             await pulled(rig, objects, tmp_path / "n4")

@@ -70,8 +70,16 @@ class Images:
         for node, images in found.items():
             for each in images:
                 _merge(merged, node, each)
+        for stored in await self._registered():
+            _mark_stored(merged, stored)
         described = [merged[key] for key in sorted(merged)]
         return HttpResponse(200, ImageList(described, _texts(failed)))
+
+    async def _registered(self) -> list[StoredImage]:
+        try:
+            return await ImageRegistry(self._context.client, self._context.keys).all()
+        except redis.RedisError as error:
+            raise Unavailable(f"redis does not answer: {error}") from None
 
     async def store(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """PUT /images: the body is an archive, or the client has stored it, or a node has the image."""
@@ -275,6 +283,11 @@ def _merge(merged: dict[tuple[str, str], ImageDescription], node: str, image: Im
     known.used_at = max(known.used_at, used_at)
     known.nodes.append(node)
     known.warm += image.warm
+
+
+def _mark_stored(merged: dict[tuple[str, str], ImageDescription], image: StoredImage) -> None:
+    unused = ImageDescription(image.name, image.digest, image.size_bytes, 0, 0, "", [])
+    merged.setdefault((image.name, image.digest), unused).stored = True
 
 
 def _texts(failed: dict[str, TangramError]) -> dict[str, str]:
