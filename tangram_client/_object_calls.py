@@ -28,8 +28,6 @@ MOST_BYTES: Final = 5 * 2**30
 ONE_TRY: Final = RetryPolicy(attempts=1)
 #: Clients that reach no object store: their server has none or is of an earlier version, or it does not answer them.
 WITHOUT_STORE: Final = WeakSet[Any]()
-#: Refusals of one transfer, after which the next one may pass.
-_ONCE: Final = frozenset({"small_file", "no_object", "too_large"})
 #: Refusals of a stored content; what is sent through the web process may be taken.
 NOT_STORED: Final = frozenset({"no_object_store", "no_object"})
 _JSON = {"Content-Type": "application/json"}
@@ -84,7 +82,10 @@ def with_result(view: ActionView, content: bytes) -> ActionView:
 def object_failed(sender: Any, error: Exception) -> None:
     """Remember a client whose next transfer would fail as well."""
     if isinstance(error, Refused):
-        lasting = error.problem.status < 500 and error.problem.code not in _ONCE
+        problem = error.problem
+        # A server of an earlier version has no such route; what is said about a path or an action is of this transfer alone.
+        unknown = problem.status == 405 or (problem.status == 404 and not problem.detail)
+        lasting = unknown or problem.code == "no_object_store"
     else:
         lasting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
     if lasting:

@@ -24,6 +24,7 @@ from scheduler.runtime.object_store.store_address import parse_bucket
 from tangram_client import AsyncClient, Conflict, NotFound, _object_calls
 from tangram_client._async_objects import upload_object
 from tangram_client._calls import get_action
+from tangram_client._core import ApiCall
 from tangram_client._image_calls import import_stored
 from tangram_client._object_calls import result_url, upload_url
 from tests.conformance.object_store import BUCKET, s3_server
@@ -91,6 +92,7 @@ async def test_large_files_and_snapshots_are_in_the_store(
         assert through_web == []
         with pytest.raises(NotFound):
             await trajectory.files.download("missing", back)
+        assert client not in _object_calls.WITHOUT_STORE  # that was about one path
 
         through_web.clear()
         local.write_bytes(b"small")
@@ -256,6 +258,23 @@ async def test_an_image_goes_from_the_client_to_the_store_and_from_there_to_node
     assert "/images/" in kept.url
     assert (refused.status_code, refused.json()["code"]) == (403, "all_projects")
     assert (too_large.status_code, too_large.json()["code"]) == (413, "too_large")
+
+
+async def test_a_server_of_an_earlier_version_is_asked_once(
+    rig: Rig, store: S3Objects, tmp_path: Path, through_web: list[str]
+) -> None:
+    local = tmp_path / "large"
+    local.write_bytes(LARGE)
+    await restarted(rig, store)
+    async with rig.served() as client, client.trajectory("t1", task="t") as trajectory:
+        await trajectory.files.upload(local, "large")
+        unknown = ApiCall("POST", "/api/v1/nothing", lambda answer: None)
+        with pytest.raises(NotFound) as refused:
+            await client.send(unknown)
+        _object_calls.object_failed(client, refused.value)
+        assert client in _object_calls.WITHOUT_STORE
+        await trajectory.files.download("large", tmp_path / "back")
+    assert through_web == ["down"]
 
 
 async def test_what_cannot_pass_the_store_passes_the_web_process(

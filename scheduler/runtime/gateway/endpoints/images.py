@@ -61,6 +61,7 @@ class Images:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
+        self._registry = ImageRegistry(context.client, context.keys)
 
     async def show(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /images."""
@@ -77,7 +78,9 @@ class Images:
 
     async def _registered(self) -> list[StoredImage]:
         try:
-            return await ImageRegistry(self._context.client, self._context.keys).all()
+            return await self._registry.all()
+        except redis.exceptions.NoPermissionError:  # a user of Redis of an earlier version
+            return []
         except redis.RedisError as error:
             raise Unavailable(f"redis does not answer: {error}") from None
 
@@ -148,14 +151,13 @@ class Images:
 
     async def _register(self, name: str, digest: str, kept: ContentDigest | str) -> None:
         """Let nodes that join later pull an image: ``kept`` in the store, or to be put there by the node of that name."""
-        registry = ImageRegistry(self._context.client, self._context.keys)
         try:
             if isinstance(kept, str):
-                await registry.remove(name)  # it is another image, perhaps
+                await self._registry.remove(name)  # it is another image, perhaps
                 if self._context.objects is None:
                     return
                 kept = await self._kept(kept, name)
-            await registry.add(StoredImage(name, kept.sha256, kept.size_bytes, digest))
+            await self._registry.add(StoredImage(name, kept.sha256, kept.size_bytes, digest))
         except (TangramError, redis.RedisError) as error:
             log.warning("nodes that join later cannot pull image %r: %s", name, error)
 
@@ -166,8 +168,9 @@ class Images:
         known = False
         if wanted.everywhere:
             try:
-                registry = ImageRegistry(self._context.client, self._context.keys)
-                known = await registry.remove(wanted.name)
+                known = await self._registry.remove(wanted.name)
+            except redis.exceptions.NoPermissionError:
+                log.warning("nodes may pull image %r again", wanted.name)
             except redis.RedisError as error:
                 raise Unavailable(f"redis does not answer: {error}") from None
         done, failed = await self._on_all(
