@@ -1,6 +1,7 @@
-"""object_store: a large file up and down with the object store, beside the same file through the web process, in one run.
+"""object_store: a large file, a tree and a result with the object store, beside the same through the web process, in one run.
 
-One Tangram, one client, files of one size in turns: by signed URLs, then through the web process. Bytes are counted by a proxy between client
+One Tangram, one client, contents of one size in turns: by signed URLs, then through the web process. A tree has 16 files; a result is the output of a
+command, of which Tangram keeps at most 10 MiB; it is read after the command has ended. Bytes are counted by a proxy between client
 and web process in a pass of its own; the CPU time is that of the web process. S3 is moto's server, one process of Python, which bounds the
 times with the store: they show that nothing else does, and not what a server for production reaches.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -18,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,16 @@ import psutil
 from benchmarks.record import store
 from benchmarks.stack import Stack, free_port, tangram
 from tangram_client import Client
-from tangram_client._file_calls import WITHOUT_STORE
+from tangram_client._calls import get_action
+from tangram_client._object_calls import WITHOUT_STORE
+from tangram_client.payloads import OutputPayload, exec_action
 
 MIB = 2**20
 BUCKET = "bench"
 STORED, WEB = "store", "web process"
+TREE_FILES = 16
+#: Of a result: Tangram keeps 10 MiB of each stream.
+MOST_OUTPUT_MIB = 8
 
 
 @contextmanager
@@ -96,21 +104,58 @@ def _cpu_seconds(process: psutil.Process) -> float:
 def _transfers(
     client: Client, trajectory: str, way: str, folder: Path, megabytes: int
 ) -> Iterator[str]:
-    """Send a new file and read it back; yield the direction after each."""
+    """Send new contents and read them back; yield what was done after each step."""
     WITHOUT_STORE.discard(client)
     if way == WEB:
         WITHOUT_STORE.add(client)
+    for steps in (_file, _tree, _result):
+        yield from steps(client, trajectory, folder, megabytes)
+    if (client in WITHOUT_STORE) != (way == WEB):
+        raise SystemExit("the store was given up: see the log of the web process")
+
+
+def _file(client: Client, trajectory: str, folder: Path, megabytes: int) -> Iterator[str]:
     local, back, files = folder / "local", folder / "back", client.files(trajectory)
     local.write_bytes(os.urandom(megabytes * MIB))
     yield ""
     files.upload(local, "large")
-    yield "up"
+    yield "file_up"
     files.download("large", back)
-    yield "down"
+    yield "file_down"
     if back.read_bytes() != local.read_bytes():
-        raise SystemExit(f"the file came back changed through the {way}")
-    if (client in WITHOUT_STORE) != (way == WEB):
-        raise SystemExit("the store was given up: see the log of the web process")
+        raise SystemExit("the file came back changed")
+
+
+def _tree(client: Client, trajectory: str, folder: Path, megabytes: int) -> Iterator[str]:
+    local, back, files = folder / "tree", folder / "tree back", client.files(trajectory)
+    for each in (local, back):
+        shutil.rmtree(each, ignore_errors=True)
+        each.mkdir()
+    for number in range(TREE_FILES):
+        (local / str(number)).write_bytes(os.urandom(megabytes * MIB // TREE_FILES))
+    yield ""
+    files.upload_tree(local, "tree")
+    yield "tree_up"
+    files.download_tree("tree", back)
+    yield "tree_down"
+    if any((back / each.name).read_bytes() != each.read_bytes() for each in local.iterdir()):
+        raise SystemExit("the tree came back changed")
+
+
+def _result(client: Client, trajectory: str, folder: Path, megabytes: int) -> Iterator[str]:
+    size = min(megabytes, MOST_OUTPUT_MIB) * MIB
+    command = ["sh", "-c", f"head -c {size * 3 // 4} /dev/urandom | base64 -w 0"]
+    output = OutputPayload(limit_bytes=size, keep="head")
+    action = exec_action("files", command, trajectory=trajectory, output=output)
+    submitted = client.submit(action)
+    shortened = {"Prefer": "largest-result=1000"}
+    while not client.send(replace(get_action(submitted.id, 30.0), headers=shortened)).finished:
+        pass
+    yield ""
+    read = client.get(submitted.id)
+    yield "result_down"
+    if len(read.stdout) != size or read.truncated:
+        raise SystemExit("the result is not whole")
 
 
 def _changes(readings: Callable[[], float], steps: Iterator[str]) -> dict[str, float]:
@@ -140,7 +185,7 @@ def _measure(stack: Stack, folder: Path, options: argparse.Namespace) -> dict[st
                 for way, each in found.items():
                     steps = _transfers(client, figure, way, folder, options.megabytes)
                     each.append(_changes(readings, steps))
-        for step in ("up", "down"):
+        for step in found[WEB][0]:
             middle = {way: statistics.median(e[step] for e in each) for way, each in found.items()}
             row[f"{step}_{figure}"] = {
                 **{way: round(value, 3) for way, value in middle.items()},
@@ -152,7 +197,7 @@ def _measure(stack: Stack, folder: Path, options: argparse.Namespace) -> dict[st
 def main() -> None:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=64, help="of the file")
+    parser.add_argument("--megabytes", type=int, default=64, help="of the file and of the tree")
     parser.add_argument(
         "--repeats", type=int, default=3, help="of each way; one before does not count"
     )

@@ -48,6 +48,11 @@ STORED = Parameter(
     "SHA-256 of a content that was stored at a URL of `POST /uploads`; the body is empty then.",
     {"type": "string", "pattern": "^[0-9a-f]{64}$"},
 )
+LEAST_BYTES = Parameter(
+    "least_bytes",
+    "What is smaller is refused as `small_file`: reading it directly is quicker.",
+    {"type": "integer", "minimum": 0},
+)
 CONTENT = Binary("application/octet-stream", "The bytes of the file, or of the range.")
 UPLOAD = Binary("application/octet-stream", f"The file, up to {MAX_UPLOAD_BYTES} bytes.")
 ARCHIVE = Binary("application/x-tar", "A tar archive; uploaded, it may be compressed with gzip.")
@@ -180,29 +185,30 @@ FILES = (
         method="POST",
         path=f"{API_PREFIX}/uploads",
         operation="files_upload_url",
-        summary="Where a content can be stored, for a file that is written from there",
+        summary="Where a content can be stored, for a file, a tree or an image that is made of it",
         scope=Scope.SUBMIT,
         parameters=(PROJECT,),
         body=UploadRequest,
         responses={201: SignedObject},
-        errors=(404, 409, 422),
+        errors=(403, 404, 409, 413, 422),
     ),
     Route(
         method="POST",
         path=f"{_TRAJECTORY}/downloads",
         operation="files_download_url",
-        summary="Store a file of an environment, and say where it can be read",
+        summary="Store a file or a tree of an environment, and say where it can be read",
         scope=Scope.READ,
         parameters=(
             PROJECT,
             PATH,
             Parameter(
-                "least_bytes",
-                "A smaller file is refused as `small_file`: `GET …/files` is quicker.",
-                {"type": "integer", "minimum": 0},
+                "tree",
+                "The archive of the file or directory, as `GET …/tree`; a small one is the answer.",
+                _BOOLEAN,
             ),
+            LEAST_BYTES,
         ),
-        responses={201: SignedObject},
+        responses={200: ARCHIVE, 201: SignedObject},
         errors=(404, 409, 410, 422, 507),
     ),
     Route(
@@ -211,7 +217,7 @@ FILES = (
         operation="files_unpack",
         summary="Unpack a tar archive into a directory; what is refused may be unpacked in part",
         scope=Scope.SUBMIT,
-        parameters=(PROJECT, PATH),
+        parameters=(PROJECT, PATH, STORED),
         body=ARCHIVE,
         responses={201: UnpackedArchive},
         errors=_WRITE_ERRORS,

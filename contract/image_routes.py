@@ -23,6 +23,8 @@ class ImageDescription(msgspec.Struct):
     nodes: list[str]
     #: Prepared environments on all these nodes.
     warm: WarmFacts = WarmFacts()
+    #: Whether its archive is in the object store, where nodes that lack the name pull it.
+    stored: bool = False
 
 
 class ImageList(msgspec.Struct):
@@ -50,6 +52,16 @@ ARCHIVE = Binary(
     "application/x-tar",
     "A tar of a root file system, what `docker save` writes, or an OCI layout; each may be compressed.",
 )
+STORED = Parameter(
+    "stored",
+    "SHA-256 of an archive that was stored at a URL of `POST /uploads` with the kind `image`; the body is empty then.",
+    {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+)
+FROM = Parameter(
+    "from",
+    "Name of a node that has the image: it puts it into the object store, and the others pull it; the body is empty then.",
+    TEXT,
+)
 
 IMAGES = (
     Route(
@@ -65,12 +77,14 @@ IMAGES = (
         method="PUT",
         path=f"{API_PREFIX}/images",
         operation="images_import",
-        summary="Store an image under a name on nodes; a token of all projects is needed",
+        summary="Store an image under a name on nodes, and without `nodes` on those that join later, where there is an object store;"
+        " a token of all projects is needed",
         scope=Scope.OPERATE,
         body=ARCHIVE,
-        parameters=(NAME, NODES),
+        body_required=False,
+        parameters=(NAME, NODES, STORED, FROM),
         responses={201: ImageChange},
-        errors=(403, 413, 422, 503, 507),
+        errors=(403, 404, 409, 413, 422, 503, 507),
     ),
     Route(
         method="DELETE",

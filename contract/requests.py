@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,7 +10,6 @@ from msgspec import Meta
 from domain.action import EnvironmentSpec, ExecSpec, Kind, LeaseSpec
 from domain.bodies import StoredBody
 from domain.forks import MAX_FORKS, OnBusy
-from domain.ports.files import MAX_UPLOAD_BYTES
 from domain.resources import UnitRange
 from domain.rewards import RewardRule
 
@@ -149,11 +148,17 @@ class FileModeRequest(msgspec.Struct, forbid_unknown_fields=True):
     mode: Annotated[str, Meta(pattern="^[0-7]{1,4}$")]
 
 
+#: Largest content that S3 takes by one request.
+MAX_STORED_BYTES = 5 * 2**30
+
+
 class UploadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of ``POST /uploads``: a content that the client has."""
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    size_bytes: Annotated[int, Meta(ge=0, le=MAX_UPLOAD_BYTES)]
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_STORED_BYTES)]
+    #: ``file``: a file or the archive of a tree; ``image``: the archive of an image, with a token of all projects.
+    kind: Literal["file", "image"] = "file"
 
 
 class SnapshotRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from contract.batch_routes import BATCHES
-from contract.file_routes import FILES
+from contract.file_routes import FILES, LEAST_BYTES
 from contract.fleet_routes import FLEETS
 from contract.image_routes import IMAGES
 from contract.port_routes import PORT_SOCKETS, PORTS
@@ -23,6 +23,7 @@ from contract.receipts import (
     ParkedEnvironment,
     RemovedSnapshot,
     RenewedLease,
+    SignedObject,
     SnapshotDetails,
     SnapshotList,
     TrajectoryReceipt,
@@ -80,6 +81,13 @@ WAIT = Parameter(
     "Seconds to wait for the end of the action, or for the grant of a lease.",
     {"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS},
 )
+PREFER = Parameter(
+    "Prefer",
+    "`largest-result=BYTES`: a larger result that has a stored body comes shortened, with `stored_body`, where there is an"
+    " object store: `POST …/downloads` has the whole one.",
+    TEXT,
+    "header",
+)
 _READINESS: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -103,7 +111,7 @@ ACTIONS = (
         summary="Submit an action",
         scope=Scope.SUBMIT,
         body=ActionRequest,
-        parameters=(WAIT,),
+        parameters=(WAIT, PREFER),
         responses={200: ActionResponse, 202: AcceptedAction},
         errors=(404, 409, 413, 422),
     ),
@@ -125,6 +133,7 @@ ACTIONS = (
         scope=Scope.READ,
         parameters=(
             WAIT,
+            PREFER,
             Parameter(
                 "include",
                 "`request`: what it was asked to run, its files and its submitter, with secrets masked.",
@@ -154,6 +163,16 @@ ACTIONS = (
         },
         errors=(404, 409, 422),
         streams=True,
+    ),
+    Route(
+        method="POST",
+        path=f"{API_PREFIX}/actions/{{id}}/downloads",
+        operation="actions_download_url",
+        summary="Store a large result as MessagePack, and say where it can be read",
+        scope=Scope.READ,
+        parameters=(LEAST_BYTES,),
+        responses={201: SignedObject},
+        errors=(404, 409, 410, 422, 507),
     ),
     Route(
         method="POST",

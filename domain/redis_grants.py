@@ -4,7 +4,7 @@ Rules
 1. A node reads its own commands alone, and writes its own reports (`Keys.reports`), sign of life and door. It has no access to the
    inbox: the leader moves its reports there, those that name the node.
 2. What nodes share they may add to and not read: signs of life for display, letters, replies, pieces of responses. Exceptions are the
-   identity of the folder of bodies, what snapshots there are, and the signs of life, which the check of a container reads.
+   identity of the folder of bodies, what snapshots and stored images there are, and the signs of life, which the check of a container reads.
 3. Only loops write the journal, the snapshot, the epoch and the streams of nodes.
 4. What makes users of Redis could make one that may do everything: the admin's address is of an operator. The keeper of node access
    alone may, too: a process that serves nothing and reads two hashes (docs/decisions/0310).
@@ -57,6 +57,7 @@ def _of_node(keys: Keys, node: str) -> list[RedisGrant]:
         RedisGrant(commands=("get", "set"), both=(keys.body_store,)),
         RedisGrant(commands=("hget", "hsetnx"), both=(keys.snapshots, keys.snapshot_copies)),
         RedisGrant(commands=("exists",), read=(f"{keys.snapshots}:removed:*",)),
+        RedisGrant(commands=("hget",), read=(keys.stored_images,)),
         RedisGrant(commands=("getdel", "set"), both=(keys.blob("*"),)),
         RedisGrant(commands=("xadd", "expire", "del", "xlen"), both=(keys.response_stream("*"),)),
         RedisGrant(commands=("publish",), channels=(keys.replies("*"),)),
@@ -99,7 +100,7 @@ def _of_gateway(keys: Keys) -> list[RedisGrant]:
             both=(
                 keys.inbox, keys.arrivals, keys.arrivals_of("*"), keys.project_loads, keys.questions, keys.barrier, keys.body_store, "",
                 keys.idempotency("*", "*"), keys.response_stream("*"), keys.blob("*"), keys.workers, keys.snapshots,
-                keys.snapshot_copies, f"{keys.snapshots}:removed:*", keys.facade_secret, keys.facade_records("*"), keys.facade_timed("*", "*"),
+                keys.snapshot_copies, f"{keys.snapshots}:removed:*", keys.stored_images, keys.facade_secret, keys.facade_records("*"), keys.facade_timed("*", "*"),
                 keys.facade_claims("*", "*"), keys.facade_claimant("*"), keys.batch("*"), keys.batch_pulls("*"),
                 keys.batches("*"), keys.batch_projects, keys.batch_totals,
             ),
@@ -167,6 +168,7 @@ def _of_projector(keys: Keys) -> list[RedisGrant]:
         ),
         RedisGrant(commands=_SCRIPTS, both=(keys.inbox,)),
         RedisGrant(commands=("hgetall",), read=(keys.snapshots, keys.snapshot_copies)),
+        RedisGrant(commands=("hvals",), read=(keys.stored_images,)),
         RedisGrant(commands=("hdel",), both=(keys.snapshot_copies,)),
         RedisGrant(commands=("publish",), channels=(f"{keys.prefix}:live*",)),
         RedisGrant(commands=("pubsub|channels", "info")),

@@ -183,6 +183,11 @@ class Keys:
         return f"{self.prefix}:snapshots"
 
     @property
+    def stored_images(self) -> str:
+        """Hash: name of an image → its archive in the object store (`scheduler.runtime.redis.image_registry`)."""
+        return f"{self.prefix}:stored-images"
+
+    @property
     def facade_secret(self) -> str:
         """Secret of all web processes, for the tokens that facades make."""
         return f"{self.prefix}:facade-secret"

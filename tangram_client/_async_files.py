@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tangram_client import _file_calls
+from tangram_client import _file_calls, _object_calls
 from tangram_client._async_objects import download_object, pieces, upload_object
 from tangram_client._core import ApiCall
 from tangram_client.archives import complete_file, local_file, pack_tree, unpack_tree
@@ -94,7 +94,7 @@ class AsyncTrajectoryFiles:
     async def download(self, path: str, local: str | Path) -> None:
         """Write a file of the environment to a local one, which appears complete."""
         with complete_file(local) as file:
-            stored = _file_calls.download_url(self._base, path, **self._owner)
+            stored = _object_calls.download_url(self._base, path, self._owner)
             if await download_object(self._sender, stored, file):
                 return
             call = _file_calls.content_of(self._base, path, **self._owner)
@@ -129,6 +129,13 @@ class AsyncTrajectoryFiles:
         """Copy what is in a local directory into one of the environment."""
         with tempfile.TemporaryFile() as archive:
             await asyncio.to_thread(pack_tree, Path(local), archive)
+            if await upload_object(
+                self._sender,
+                archive,
+                self._owner,
+                lambda sha256: _file_calls.unpack_stored(self._base, path, sha256, **self._owner),
+            ):
+                return
             await self._sender.send(
                 _file_calls.unpack(self._base, path, lambda: pieces(archive), **self._owner)
             )
@@ -139,7 +146,9 @@ class AsyncTrajectoryFiles:
         Returns the names that were skipped because they lead out of it or are no files.
         """
         with tempfile.TemporaryFile() as archive:
-            call = _file_calls.pack(self._base, path, **self._owner)
-            async for piece in self._sender.download(call):
-                archive.write(piece)
+            stored = _object_calls.download_url(self._base, path, self._owner, tree=True)
+            if not await download_object(self._sender, stored, archive):
+                call = _file_calls.pack(self._base, path, **self._owner)
+                async for piece in self._sender.download(call):
+                    archive.write(piece)
             return await asyncio.to_thread(unpack_tree, archive, Path(local))

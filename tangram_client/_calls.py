@@ -81,7 +81,7 @@ def _post(
 
 
 def submit_action(
-    item: bytes, *, wait_seconds: float | None = None, key: str | None = None
+    item: bytes, wait_seconds: float | None = None, key: str | None = None
 ) -> ApiCall[ActionView]:
     """Submit the JSON of one action; with a wait the answer may be the finished one."""
     wait = _wait(wait_seconds)

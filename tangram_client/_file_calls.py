@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
-from weakref import WeakSet
-
-import httpx
 
 from tangram_client._core import ApiCall, ApiResponse, Content
-from tangram_client.errors import InvalidRequestError, Refused
-from tangram_client.models import FileInfo, FilePage, Problem, SignedTransfer
+from tangram_client._object_calls import TREE_SECONDS
+from tangram_client.errors import InvalidRequestError
+from tangram_client.models import FileInfo, FilePage, Problem
 
-#: Longest time that the server takes for a large file or a tree without a sign of life.
-TREE_SECONDS = 600.0
-#: Files from this size on are stored, where there is a store that client and node reach.
-DIRECT_BYTES: Final = 8 * 1024 * 1024
-#: Clients that reach no object store: their server has none or is of an earlier version, or it does not answer them.
-WITHOUT_STORE: Final = WeakSet[Any]()
-#: Refusals of one transfer, after which the next one may pass.
-_ONCE: Final = frozenset({"small_file", "no_object"})
-#: Refusals of a stored content; what is sent through the web process may be written.
-NOT_STORED: Final = frozenset({"no_object_store", "no_object"})
 _BYTES = {"Content-Type": "application/octet-stream"}
 _TAR = {"Content-Type": "application/x-tar"}
 
@@ -58,34 +46,12 @@ def write(
     )
 
 
-def upload_url(sha256: str, size_bytes: int, **owner: str) -> ApiCall[SignedTransfer]:
-    """Ask where a content can be stored."""
-    body = json.dumps({"sha256": sha256, "size_bytes": size_bytes}).encode()
-    return ApiCall("POST", "/api/v1/uploads", _signed, owner, _JSON, body)
-
-
 def write_stored(
     base: str, path: str, sha256: str, *, mode: int | None, **owner: str
 ) -> ApiCall[None]:
     """Write a file whose content is stored."""
     params = _params(path, owner, mode=_octal(mode), stored=sha256)
     return ApiCall("PUT", f"{base}/files", _nothing, params, wait_seconds=TREE_SECONDS)
-
-
-def download_url(base: str, path: str, **owner: str) -> ApiCall[SignedTransfer]:
-    """Have a large file stored, and ask where it can be read."""
-    params = _params(path, owner, least_bytes=str(DIRECT_BYTES))
-    return ApiCall("POST", f"{base}/downloads", _signed, params, wait_seconds=TREE_SECONDS)
-
-
-def object_failed(sender: Any, error: Exception) -> None:
-    """Remember a client whose next transfer would fail as well."""
-    if isinstance(error, Refused):
-        lasting = error.problem.status < 500 and error.problem.code not in _ONCE
-    else:
-        lasting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-    if lasting:
-        WITHOUT_STORE.add(sender)
 
 
 def remove(base: str, path: str, *, recursive: bool, **owner: str) -> ApiCall[None]:
@@ -120,6 +86,12 @@ def unpack(base: str, path: str, archive: Content, **owner: str) -> ApiCall[None
     return ApiCall(
         "PUT", f"{base}/tree", _nothing, params, _TAR, archive, wait_seconds=TREE_SECONDS
     )
+
+
+def unpack_stored(base: str, path: str, sha256: str, **owner: str) -> ApiCall[None]:
+    """Unpack a tar archive that is stored."""
+    params = _params(path, owner, stored=sha256)
+    return ApiCall("PUT", f"{base}/tree", _nothing, params, wait_seconds=TREE_SECONDS)
 
 
 def content_of(base: str, path: str, **owner: str) -> ApiCall[None]:
@@ -161,11 +133,6 @@ def _info(response: ApiResponse) -> FileInfo:
 def _page(response: ApiResponse) -> FilePage:
     body: dict[str, Any] = response.json()
     return FilePage([FileInfo.of(each) for each in body["entries"]], body.get("next"))
-
-
-def _signed(response: ApiResponse) -> SignedTransfer:
-    body: dict[str, Any] = response.json()
-    return SignedTransfer(body["url"], body["sha256"], body["size_bytes"])
 
 
 def _nothing(response: ApiResponse) -> None:

@@ -24,6 +24,18 @@ def import_image(name: str, archive: Content, nodes: Sequence[str]) -> ApiCall[I
     return ApiCall("PUT", _PATH, _info, params, _TAR, archive, wait_seconds=IMPORT_SECONDS)
 
 
+def import_stored(name: str, sha256: str, nodes: Sequence[str]) -> ApiCall[ImageInfo]:
+    """Have nodes pull an image whose archive is in the object store."""
+    params = {**_params(name, nodes), "stored": sha256}
+    return ApiCall("PUT", _PATH, _info, params, wait_seconds=IMPORT_SECONDS)
+
+
+def copy_image(name: str, source: str, nodes: Sequence[str]) -> ApiCall[ImageInfo]:
+    """Have nodes pull an image that the node ``source`` has."""
+    params = {**_params(name, nodes), "from": source}
+    return ApiCall("PUT", _PATH, _info, params, wait_seconds=IMPORT_SECONDS)
+
+
 def remove_image(name: str, nodes: Sequence[str]) -> ApiCall[ImageInfo]:
     """Delete a name from nodes; none named: from all."""
     return ApiCall("DELETE", _PATH, _info, _params(name, nodes))

@@ -14,6 +14,7 @@ import httpx
 from tangram_client import _calls, _core, _http, _session_calls
 from tangram_client._sse import EVENTS_PATH, EventReader, OutputReader, SseReader
 from tangram_client._sync_files import TrajectoryFiles
+from tangram_client._sync_objects import whole_action
 from tangram_client._sync_sessions import TrajectorySession
 from tangram_client._sync_snapshots import SnapshotCalls
 from tangram_client.clock import Clock, SystemClock
@@ -81,12 +82,9 @@ class SyncCalls:
         self, action: AnyAction, *, wait_seconds: float | None = None,
         idempotency_key: str | None = None,
     ) -> ActionView:  # fmt: skip
-        """Submit an action; return its id and state without waiting for its end.
-
-        With ``wait_seconds`` it may be finished already. An ``idempotency_key`` of your own makes a repeat by *another process* harmless.
-        """
-        item, key = _calls.encode(self._owned(action)), idempotency_key
-        return self.send(_calls.submit_action(item, wait_seconds=wait_seconds, key=key))
+        """Submit an action; return how it stands after at most ``wait_seconds``. An ``idempotency_key`` makes a repeat by another process harmless."""
+        item = _calls.encode(self._owned(action))
+        return whole_action(self, _calls.submit_action(item, wait_seconds, idempotency_key))
 
     def submit_batch(
         self, actions: Sequence[AnyAction], *, idempotency_key: str | None = None
@@ -115,7 +113,7 @@ class SyncCalls:
         self, action_id: str, *, wait_seconds: float | None = None, include: str | None = None
     ) -> ActionView:
         """Return how an action stands, after at most ``wait_seconds``; ``include="request"``: with its request."""
-        return self.send(_calls.get_action(action_id, wait_seconds, include))
+        return whole_action(self, _calls.get_action(action_id, wait_seconds, include))
 
     def cancel(self, action_id: str, *, reason: str | None = None) -> ActionView:
         """End an action; a repeat changes nothing."""

@@ -287,6 +287,8 @@ class ImageInfo:
     used_at: str | None = None
     #: Prepared environments: ``wanted``, ``kept``, ``taken``, ``made``, ``problem``.
     warm: Mapping[str, Any] = field(default_factory=dict)
+    #: Nodes that lack the name pull it from the object store.
+    stored: bool = False
 
     @classmethod
     def of(cls, body: Json) -> Self:
@@ -299,6 +301,7 @@ class ImageInfo:
             environments=int(body.get("environments", 0)),
             used_at=body.get("used_at"),
             warm=dict(body.get("warm", {})),
+            stored=bool(body.get("stored")),
         )
 
 

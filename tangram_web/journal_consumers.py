@@ -26,6 +26,7 @@ from scheduler.runtime.object_store.store_address import open_store
 from scheduler.runtime.object_store.sweeping import sweep
 from scheduler.runtime.recent_entries import RecentEntries
 from scheduler.runtime.redis.clients import connect, connect_async
+from scheduler.runtime.redis.image_registry import ImageRegistry
 from scheduler.runtime.redis.journal import START, Journal, id_parts
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 from scheduler.runtime.stored_actions import whole_result
@@ -122,7 +123,8 @@ def bodies(stop: Event) -> None:
 async def _sweep(objects: ObjectStore) -> None:
     client = connect_async(settings.TANGRAM_REDIS_URL)
     try:
-        await sweep(objects, SnapshotRegistry(client, bus.keys()))
+        keys = bus.keys()
+        await sweep(objects, SnapshotRegistry(client, keys), ImageRegistry(client, keys))
     finally:
         await client.aclose()
 

@@ -194,6 +194,8 @@ class Parking(Protocol):
 
 #: Project and name → the archive of a snapshot that another node has. Raises NotFound, Unavailable.
 FetchSnapshot = Callable[[str, str], AsyncGenerator[bytes, None]]
+#: Name → the archive of an image that all nodes may have. Raises NotFound, Unavailable.
+FetchImage = Callable[[str], AsyncGenerator[bytes, None]]
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ class DriverContext:
     open_secret: Callable[[str], str] = str
     #: Gets snapshots of other nodes; None: there are none.
     fetch_snapshot: FetchSnapshot | None = None
+    #: Gets images from the object store; None: there are none.
+    fetch_image: FetchImage | None = None
 
 
 @dataclass(frozen=True)

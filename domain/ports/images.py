@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
@@ -76,6 +76,9 @@ class NodeImages(Protocol):
 
         Raises InvalidRequest for a bad archive or name, StorageFull.
         """
+
+    def export(self, name: str) -> AsyncGenerator[bytes, None]:
+        """Yield the archive of an image, the same each time. Raises NotFound, InvalidRequest."""
 
     async def remove(self, name: str) -> None:
         """Delete a name, and its image with the last one. Raises NotFound, Conflict while it is used."""

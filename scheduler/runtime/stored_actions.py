@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -54,10 +55,12 @@ async def stored_result(result: Any, bodies: BodyStore) -> msgspec.Raw:
     return msgspec.Raw(whole if stored is None else encode(preview_of(_decode(whole), stored)))
 
 
-async def with_result(view: ActionResponse, bodies: BodyStore) -> ActionResponse:
-    """Return ``view`` with its whole result. Raises BodyLost."""
+async def with_result(
+    view: ActionResponse, bodies: BodyStore, largest_bytes: float = math.inf
+) -> ActionResponse:
+    """Return ``view`` with its whole result; a larger one stays a preview with its reference. Raises BodyLost."""
     stored = stored_in(view.result)
-    if stored is None:
+    if stored is None or stored.bytes > largest_bytes:
         return view
     return replace(view, result=_decode(await bodies.get(stored)))
 

@@ -1,24 +1,39 @@
-"""`image`: import, list and remove the images of nodes."""
+"""`image`: import, copy, list and remove the images of nodes."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 import click
 
-from tangram_client._image_calls import import_image, list_images, remove_image
+from tangram_client._image_calls import (
+    copy_image,
+    import_image,
+    import_stored,
+    list_images,
+    remove_image,
+)
+from tangram_client._sync_objects import pieces, upload_object
 from tangram_client.archives import pack_tree
 from tangram_client.cli.output import put_data, rows, show
 from tangram_client.cli.shell import Shell, connected, pass_shell, say
 from tangram_client.models import ImageInfo
 
-_HEADINGS = ("NAME", "DIGEST", "SIZE", "ENVIRONMENTS", "WARM", "LAST USED", "NODES")
+_HEADINGS = (
+    "NAME",
+    "DIGEST",
+    "SIZE",
+    "ENVIRONMENTS",
+    "WARM",
+    "LAST USED",
+    "NODES",
+    "OTHERS PULL IT",
+)
 _PIECE_BYTES = 1024 * 1024
 _nodes = click.option("--node", "nodes", multiple=True, help="May be given several times [all].")
 
@@ -40,7 +55,23 @@ def import_(shell: Shell, /, name: str, source: str, nodes: tuple[str, ...]) -> 
     - is standard input: docker save swe:1 | tangram image import swe:1 -
     """
     with _opened(source) as archive, shell.client() as client:
-        stored = client.send(import_image(name, lambda: _pieces(archive), nodes))
+        used = upload_object(
+            client, archive, {}, lambda sha256: import_stored(name, sha256, nodes), kind="image"
+        )
+        for stored in used or [client.send(import_image(name, lambda: pieces(archive), nodes))]:
+            _report(shell, stored, "stored")
+
+
+@image.command("copy")
+@click.argument("name")
+@click.option("--from", "source", required=True, metavar="NODE", help="A node that has it.")
+@_nodes
+@connected
+@pass_shell
+def copy(shell: Shell, /, name: str, source: str, nodes: tuple[str, ...]) -> None:
+    """Store the image NAME of one node on the others, by way of the object store."""
+    with shell.client() as client:
+        stored = client.send(copy_image(name, source, nodes))
     _report(shell, stored, "stored")
 
 
@@ -90,7 +121,7 @@ def _line(image: ImageInfo) -> tuple[str, ...]:
     kept = f"{warm['kept']} of {warm['wanted']}" if warm.get("wanted") else ""
     return (
         image.name, image.digest[:12], size, str(image.environments), kept, image.used_at or "",
-        ", ".join(image.nodes),
+        ", ".join(image.nodes), "yes" if image.stored else "",
     )  # fmt: skip
 
 
@@ -107,9 +138,3 @@ def _opened(source: str) -> IO[bytes]:
     else:
         pack_tree(Path(source), archive)
     return archive
-
-
-def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
-    archive.seek(0)
-    while piece := archive.read(_PIECE_BYTES):
-        yield piece

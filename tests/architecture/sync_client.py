@@ -67,7 +67,7 @@ DOCSTRINGS = {
     "_async_dapo": "Efficient DAPO, blocking.",
     "_async_files": "Files of an environment, blocking.",
     "_async_fleets": "Fleets of language models, blocking.",
-    "_async_objects": "Large files by URLs of the object store, blocking.",
+    "_async_objects": "Large contents by URLs of the object store, blocking.",
     "_async_rollouts": "Rollouts and backends, blocking.",
     "_async_selectors": "Selectors of parallelism, blocking.",
     "_async_sessions": "Sessions of an environment, blocking.",

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from domain.errors import NotFound
+from domain.errors import Conflict, InvalidRequest, NotFound
+from scheduler.runtime.object_store.contents import SMALL as SMALL_CODE
+from scheduler.runtime.object_store.contents import keep_made, stored_content
 from scheduler.runtime.object_store.objects import (
     FILES,
     PART_BYTES,
@@ -28,8 +30,12 @@ SMALL = b"small content"
 LARGE = os.urandom(1024) * (PART_BYTES // 1024) + SMALL
 
 
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def key_of(content: bytes, area: str = FILES) -> str:
-    return object_key(area, "p1", hashlib.sha256(content).hexdigest())
+    return object_key(area, "p1", sha256_of(content))
 
 
 async def pieces(content: bytes, size: int = 1024 * 1024) -> AsyncIterator[bytes]:
@@ -134,6 +140,46 @@ class ObjectStoreConformance:
             await putting
 
         assert await store.head(key_of(content)) is None
+        assert self.traces() == []
+
+    @pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
+    async def test_what_a_part_makes_is_put_once_and_taken_by_its_digest(
+        self, store: ObjectStore, content: bytes
+    ) -> None:
+        made: list[bytes] = []
+
+        def make() -> AsyncIterator[bytes]:
+            made.append(content)
+            return pieces(content)
+
+        first = await keep_made(store, FILES, "p1", make)
+        again = await keep_made(store, FILES, "p1", make)
+        taken = await stored_content(store, key_of(content), len(content))
+
+        assert first == again
+        assert (first.sha256, first.size_bytes) == (sha256_of(content), len(content))
+        assert len(made) == 3  # for its digest and to be sent, then for its digest alone
+        assert taken.size_bytes == len(content)
+        assert b"".join([each async for each in taken.pieces]) == content
+        with pytest.raises(InvalidRequest, match="larger than"):
+            await stored_content(store, key_of(content), len(content) - 1)
+        with pytest.raises(NotFound):
+            await stored_content(store, key_of(content + b"!"), 1)
+
+    async def test_what_changes_while_it_is_put_or_is_small_leaves_nothing(
+        self, store: ObjectStore
+    ) -> None:
+        versions = [SMALL, SMALL[::-1]]
+
+        def change() -> AsyncIterator[bytes]:
+            return pieces(versions.pop())
+
+        with pytest.raises(ObjectDamaged):
+            await keep_made(store, FILES, "p1", change)
+        with pytest.raises(Conflict, match="read it directly") as refused:
+            await keep_made(store, FILES, "p1", lambda: pieces(SMALL), least_bytes=len(SMALL) + 1)
+
+        assert refused.value.code == SMALL_CODE
         assert self.traces() == []
 
     async def test_a_damaged_object_is_refused_at_its_end(self, store: ObjectStore) -> None:

@@ -12,8 +12,15 @@ import httpx
 import pytest
 
 from domain.errors import InvalidRequest, StorageFull, Unavailable
+from scheduler.runtime.object_store.contents import keep_made
 from scheduler.runtime.object_store.folder_objects import FolderObjects
-from scheduler.runtime.object_store.objects import BucketAddress, ObjectStore, object_key
+from scheduler.runtime.object_store.objects import (
+    FILES,
+    BucketAddress,
+    ObjectFacts,
+    ObjectStore,
+    object_key,
+)
 from scheduler.runtime.object_store.s3_objects import S3Objects
 from scheduler.runtime.object_store.store_address import open_store
 from tests.conformance.object_store import (
@@ -22,6 +29,7 @@ from tests.conformance.object_store import (
     SMALL,
     ObjectStoreConformance,
     key_of,
+    pieces,
     s3_server,
     store_whole,
     whole,
@@ -193,6 +201,19 @@ async def test_an_endpoint_that_does_not_answer_is_named() -> None:
 def test_an_address_that_is_wrong_names_its_form(text: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=f"TANGRAM_OBJECT_STORE.*{why}"):
         open_store(text)
+
+
+async def test_a_part_that_may_not_list_puts_what_it_is_refused_to_look_at(tmp_path: Path) -> None:
+    """S3 answers 403 for an object that is not there, without the right to list."""
+
+    class Unlisted(FolderObjects):
+        async def head(self, key: str) -> ObjectFacts | None:
+            raise Unavailable("its credentials do not permit this")
+
+    store = Unlisted(tmp_path)
+    for _ in range(2):
+        await keep_made(store, FILES, "p1", lambda: pieces(SMALL))
+    assert await whole(FolderObjects(tmp_path), key_of(SMALL)) == SMALL
 
 
 def test_no_address_is_no_store() -> None:

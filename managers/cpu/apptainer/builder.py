@@ -214,6 +214,7 @@ class ImageBuilder:
     async def _ensure(self, image: str, folder: str) -> None:
         definition = await asyncio.to_thread(self._definitions.find, image)
         if definition is None:
+            await self._trees.arrivals.ensure(image)
             await asyncio.to_thread(self._check_imported, image)
             return
         try:

@@ -195,6 +195,8 @@ class PreparedEnvironments:
         return True
 
     async def _made_one(self, image: str) -> _Prepared:
+        if image:
+            await self._trees.arrivals.ensure(image)
         digest = self._digest(image)
         folder = await asyncio.to_thread(self._workspaces.alone, _WAITING)
         spec = EnvironmentSpec(image or None)

@@ -91,6 +91,7 @@ class ProcessDriver:
         self._directory = context.state_directory
         self._workspaces = Workspaces(self._directory)
         self.trees = Trees(self._directory)
+        self.trees.arrivals.fetch = context.fetch_image
         self._forkable = ForkableTrees(self._directory, self.trees)
         store = SnapshotStore(self._directory)
         self.trees.further_records = store.records
@@ -144,7 +145,8 @@ class ProcessDriver:
         )  # fmt: skip
         inspection = EnvironmentInspection(self._running, self._parking, self._disk.used_bytes)
         self.inspect_environment = inspection.inspect
-        self.images = self.prepared = ImageLibrary(self._directory, self.trees.images)
+        images = ImageLibrary(self._directory, self.trees.images, self.trees.arrivals)
+        self.images = self.prepared = images
         #: How the memory of commands is limited, known once it is open.
         self.memory_protection = ""
 

@@ -169,14 +169,20 @@ class Isolation:
     async def ensure_image(
         self, spec: EnvironmentSpec, folder: Path, withdrawn: asyncio.Event | None = None
     ) -> None:
-        """Build the image of an environment that has not begun, where it has a definition.
+        """Pull the image of an environment that has not begun, or build it, where it has a definition.
 
         Raises ImageMissing with the reason and the end of the build's output, InvalidRequest, and WithdrawnError as soon
-        as ``withdrawn`` is set: the build goes on for the next user.
+        as ``withdrawn`` is set: the pull or build goes on for the next user.
         """
-        if self._builder is None or not spec.image or self._trees.has_begun(folder):
+        if not spec.image or self._trees.has_begun(folder):
             return
-        made = asyncio.ensure_future(self._builder.ensure(spec.image, folder.name))
+        if self._builder is None:
+            if not self._trees.way:
+                return  # it cannot use an image
+            making = self._trees.arrivals.ensure(spec.image)
+        else:
+            making = self._builder.ensure(spec.image, folder.name)
+        made = asyncio.ensure_future(making)
         left = asyncio.ensure_future((withdrawn or asyncio.Event()).wait())
         try:
             await asyncio.wait({made, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +201,8 @@ class Isolation:
             await self._builder.discard(folder.name)
 
     async def close(self) -> None:
-        """End the builds."""
+        """End the pulls and builds."""
+        await self._trees.arrivals.close()
         if self._builder is not None:
             await self._builder.close()
 

@@ -51,6 +51,13 @@ class ForkableTrees:
             return record
         return replace(record, stack=replace(stack, lowest=self._trees.base))
 
+    async def has_image(self, record: TreeRecord) -> bool:
+        """Return whether the image below a record is here, or could be pulled; True without one. Raises ImageMissing."""
+        stack, images = record.stack, self._trees.images
+        if stack.is_image and not images.has(stack.lowest):
+            await self._trees.arrivals.ensure(record.image)
+        return not stack.is_image or images.has(stack.lowest)
+
     def record_of(self, folder: Path, order: ForkEnvironment) -> TreeRecord:
         """Return the record of the source, which gets its lowest tree if it has none yet."""
         if not self._trees.way:

@@ -66,6 +66,9 @@ class ForkedTrees(Protocol):
     def adapted(self, record: TreeRecord) -> TreeRecord:
         """Return the record of another node's environment with the base of this node."""
 
+    async def has_image(self, record: TreeRecord) -> bool:
+        """Return whether the image below a record is here, or could be pulled. Raises ImageMissing."""
+
     def record_of(self, folder: Path, order: ForkEnvironment) -> TreeRecord:
         """Return the record of the source, which gets its lowest tree if it has none yet."""
 
@@ -207,6 +210,10 @@ class EnvironmentForking:
     def released(self, layers: Iterable[str]) -> None:
         """Let layers that no record names be deleted from now on."""
         self._new.difference_update(layers)
+
+    async def has_image(self, record: TreeRecord) -> bool:
+        """Return whether the image below a record is here, or could be pulled; True without one. Raises ImageMissing."""
+        return await self._trees.has_image(record)
 
     async def begin_from(self, record: TreeRecord, trajectory: TrajectoryKey) -> None:
         """Make the folder of a new environment with the files of a snapshot's record. Raises OSError."""

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import base64
+import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 
-from domain.errors import InvalidRequest, StorageFull
-from domain.ports.images import MAX_IMAGE_BYTES, ImageOnNode, WarmFacts, Warming
-from managers.cpu.tree.images import ImageFacts, ImageStore, check_name
+from domain.ports.images import ImageOnNode, WarmFacts, Warming
+from managers.cpu.tree.image_arrivals import ImageArrivals
+from managers.cpu.tree.images import ImageFacts, ImageStore
 from managers.cpu.tree.records import all_records
+from managers.cpu.tree.tar_streams import tar_stream
+from managers.cpu.tree.unpack import VARIABLES
 
 
 class ImageLibrary:
     """The images of one driver."""
 
-    def __init__(self, state: Path, store: ImageStore) -> None:
+    def __init__(
+        self, state: Path, store: ImageStore, arrivals: ImageArrivals | None = None
+    ) -> None:
         self._state, self._store = state, store
+        self._arrivals = arrivals or ImageArrivals(store)
         #: Prepared environments, once the driver is open; None: it keeps none.
         self.prepared: Warming | None = None
-        #: Imports are one after another: each takes a core and the disk.
-        self._importing = asyncio.Lock()
 
     async def all(self) -> list[ImageOnNode]:
         """Return all names, in order."""
@@ -30,19 +35,18 @@ class ImageLibrary:
 
     async def import_archive(self, name: str, archive: AsyncIterator[bytes]) -> ImageOnNode:
         """Store an image under a name. Raises InvalidRequest, StorageFull."""
-        check_name(name)
-        place = await asyncio.to_thread(self._store.receive)
-        try:
-            await _receive(archive, place)
-            async with self._importing:
-                facts = await asyncio.to_thread(self._store.import_archive, name, place)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFull("the disk of the node is full") from error
-            raise
-        finally:
-            place.unlink(missing_ok=True)
-        return self._shown(name, facts, 0, 0.0)
+        return self._shown(name, await self._arrivals.import_archive(name, archive), 0, 0.0)
+
+    async def export(self, name: str) -> AsyncGenerator[bytes, None]:
+        """Yield the archive of an image: a tar of its files, with its variables. Raises NotFound, InvalidRequest."""
+        facts, tree = await asyncio.to_thread(self._store.tree_of, name)
+        variables = base64.b64encode(json.dumps(facts.env).encode()).decode()
+        further = f"{VARIABLES}={variables}"
+        async with aclosing(
+            tar_stream(tree, ["."], further=further, what=f"image {name!r}")
+        ) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def remove(self, name: str) -> None:
         """Delete a name. Raises NotFound, Conflict while it is used."""
@@ -78,16 +82,3 @@ class ImageLibrary:
     def _used(self) -> Counter[str]:
         records = all_records(self._state).values()
         return Counter(each.digest for each in records if each.digest)
-
-
-async def _receive(archive: AsyncIterator[bytes], place: Path) -> None:
-    received = 0
-    file = await asyncio.to_thread(open, place, "xb")
-    try:
-        async for piece in archive:
-            received += len(piece)
-            if received > MAX_IMAGE_BYTES:
-                raise InvalidRequest(f"the archive is larger than {MAX_IMAGE_BYTES} bytes")
-            await asyncio.to_thread(file.write, piece)
-    finally:
-        await asyncio.to_thread(file.close)

@@ -132,6 +132,20 @@ class ImageStore:
             facts = self._facts[digest] = msgspec.json.decode(content, type=ImageFacts)
         return facts
 
+    def knows(self, name: str) -> bool:
+        """Return whether an image of that name is here."""
+        return self._read_name(name) is not None
+
+    def tree_of(self, name: str) -> tuple[ImageFacts, Path]:
+        """Return an image and its folder. Raises ImageMissing, InvalidRequest for one that is a SIF file."""
+        facts = self.find(name)
+        tree = self._folder / facts.digest / "tree"
+        if not tree.is_dir():
+            raise InvalidRequest(
+                f"image {name!r} is a file that Apptainer built: nodes share such files by TANGRAM_APPTAINER_CACHE"
+            )
+        return facts, tree
+
     def names(self) -> list[ImageName]:
         """Return all names, in order."""
         found = []

@@ -4,8 +4,7 @@ A snapshot is the record of an environment whose upper layer was sealed, in ``sn
 are on disk before the record is (`sync_tree`). Environments that begin from it share its layers.
 
 An *archive* brings a snapshot to another node: one line of JSON, then the layers as `tar` writes them, with
-whiteouts and extended attributes. The image below is not part of it. Two archives of a snapshot are equal, byte by byte: the digest of one
-is that of the next.
+whiteouts and extended attributes. The image below is not part of it. Two archives of a snapshot are equal (`tar_streams`).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import stat
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
@@ -26,23 +26,16 @@ from domain.errors import InvalidRequest, Unavailable
 from managers.common.start_log import sync_directory
 from managers.cpu.tree.copying import in_namespace
 from managers.cpu.tree.layers import LAYERS, LayerStack, TreeRecord
+from managers.cpu.tree.tar_streams import TAR, tar_stream
 from managers.cpu.workspaces import safe_name
 
 SNAPSHOTS: Final = "snapshots"
 #: Files that are written to disk one by one; with more, the whole file system is.
 _MOST_SINGLE: Final = 4096
 _THREADS: Final = 16
-_CHUNK_BYTES: Final = 256 * 1024
 _MOST_HEAD_BYTES: Final = 1024 * 1024
 #: Uids of one family of environments, as `managers.cpu.process.uid_ranges` has them.
 RANGE_UIDS: Final = 65536
-_TAR: Final = ("tar", "--xattrs", "--xattrs-include=*", "--numeric-owner")
-
-
-#: Members in order of their names, and no number of a process or time of a read in them.
-_SAME_BYTES: Final = (
-    "--sort=name", "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
-)  # fmt: skip
 
 
 class KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,24 +151,12 @@ def _sync(path: str) -> None:
 async def export(state: Path, snapshot: KeptSnapshot) -> AsyncIterator[bytes]:
     """Yield the archive of a snapshot. Raises Unavailable when it cannot be read to its end."""
     yield msgspec.json.encode(snapshot) + b"\n"
-    words = [*_TAR, *_SAME_BYTES, "--create", "--directory", str(state / LAYERS), "--file=-", "--"]
     sealed = snapshot.record.stack.sealed
-    layers = [state / LAYERS / each for each in sealed]
-    process = await asyncio.create_subprocess_exec(
-        *await asyncio.to_thread(in_namespace, [*words, *sealed], *layers),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={"PATH": os.defpath},
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        while piece := await process.stdout.read(_CHUNK_BYTES):
+    async with aclosing(
+        tar_stream(state / LAYERS, sealed, what="the archive of the snapshot")
+    ) as pieces:
+        async for piece in pieces:
             yield piece
-        if await process.wait():
-            raise Unavailable("the layers of the snapshot cannot be read")
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
 
 
 async def import_archive(
@@ -203,7 +184,7 @@ async def import_archive(
             "the node of the snapshot mounts overlays in another way than this one"
         )
     process = await asyncio.create_subprocess_exec(
-        *in_namespace([*_TAR, "--extract", "--preserve-permissions", "--directory", str(draft), "--file=-"]),
+        *in_namespace([*TAR, "--extract", "--preserve-permissions", "--directory", str(draft), "--file=-"]),
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         env={"PATH": os.defpath},
     )  # fmt: skip

@@ -44,15 +44,12 @@ class SnapshotKeeper:
         forking: EnvironmentForking,
         store: SnapshotStore,
         fetch: FetchSnapshot | None,
-        has_image: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """``has_image``: says whether an image, by digest, is on this node."""
         self._state = state
         self._workspaces = workspaces
         self._forking = forking
         self._store = store
         self._fetch = fetch
-        self._has_image = has_image
         self._turns: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def take(self, order: ForkEnvironment) -> SnapshotReport:
@@ -129,8 +126,7 @@ class SnapshotKeeper:
             snapshot = await asyncio.to_thread(self._store.find, project, name)
             if snapshot is None or snapshot.imported:
                 snapshot = await self._import(project, name, snapshot)
-        stack = snapshot.record.stack
-        if stack.is_image and not self._has_image(stack.lowest):
+        if not await self._forking.has_image(snapshot.record):
             raise InvalidRequest(
                 f"snapshot {name!r} needs image {snapshot.record.image!r}, which this node does not have"
             )

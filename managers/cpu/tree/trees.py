@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from domain.action import EnvironmentSpec
 from domain.errors import InvalidRequest
 from managers.cpu.tree.base import make_base
+from managers.cpu.tree.image_arrivals import ImageArrivals
 from managers.cpu.tree.images import ImageFacts, ImageMissing, ImageName, ImageStore
 from managers.cpu.tree.layers import (
     BASES,
@@ -91,6 +92,7 @@ class Trees:
     def __init__(self, state: Path) -> None:
         self._state = state
         self.images = ImageStore(state)
+        self.arrivals = ImageArrivals(self.images)
         self._base = ""
         self._way: TreeWay | None = None
         #: Ways that do not work here, and why.

@@ -3,7 +3,7 @@
     unpack.py ARCHIVE DIRECTORY MOST_BYTES MOST_FILES   →   one line of JSON: {"digest", "env", …} or {"error"}
 
 The archive is a tar of a root file system, or of an image as ``docker save`` or an OCI layout has it, each possibly
-compressed. The program makes ``DIRECTORY`` its root before it reads a member (in a user namespace of its own,
+compressed. That of another node has the variables of its image in a header (`VARIABLES`). The program makes ``DIRECTORY`` its root before it reads a member (in a user namespace of its own,
 where it is not root), so no name and no link in the archive leads out of it. What is refused is refused with the
 name of the member. Device files below ``/dev`` are left out, as environments have a ``/dev`` of their own.
 
@@ -13,6 +13,7 @@ are one image.
 
 from __future__ import annotations
 
+import base64
 import bz2  # noqa: F401  imported before the root changes; so are the next three
 import ctypes
 import gzip  # noqa: F401
@@ -39,6 +40,8 @@ _IMAGE_NAME: Final = re.compile(
 )
 #: Directories that every environment mounts something upon, or needs; and their modes.
 _NEEDED: Final = {"proc": 0o755, "dev": 0o755, ".tangram": 0o755, "tmp": 0o1777}
+#: Header of a whole archive: the variables of its image, as JSON in base 64.
+VARIABLES: Final = "TANGRAM.variables"
 #: Part of the disk that an image may not use.
 _RESERVE: Final = 0.05
 _NEW_USER: Final = 0x1000_0000
@@ -60,12 +63,13 @@ class _ImageTree:
         #: Paths of the present layer.
         self._present: set[str] = set()
 
-    def layer(self, source: IO[bytes]) -> None:
-        """Unpack one layer upon those before it."""
+    def layer(self, source: IO[bytes]) -> dict[str, str]:
+        """Unpack one layer upon those before it; return the headers of the archive."""
         self._present = set()
         with tarfile.open(fileobj=source, mode="r|*", errorlevel=2) as archive:
             for member in archive:
                 self._unpack(archive, member)
+            return dict(archive.pax_headers)
 
     def finish(self) -> None:
         """Set modes and times of directories; make what environments need."""
@@ -181,8 +185,7 @@ def unpack(source: IO[bytes], unpacker: _ImageTree) -> dict[str, str]:
     """Unpack an archive; return the variables of its image. Raises BadArchive, tarfile.TarError, OSError."""
     if not _is_image(source):
         source.seek(0)
-        unpacker.layer(source)
-        return {}
+        return _variables(unpacker.layer(source).get(VARIABLES, ""))
     source.seek(0)
     with tarfile.open(fileobj=source, mode="r:*") as outer:
         layers, config = _contents(outer)
@@ -194,6 +197,14 @@ def unpack(source: IO[bytes], unpacker: _ImageTree) -> dict[str, str]:
             unpacker.layer(layer)
     variables = (config.get("config") or {}).get("Env") or []
     return dict(each.split("=", 1) for each in variables if "=" in each)
+
+
+def _variables(header: str) -> dict[str, str]:
+    """Return the variables that another node wrote into its archive. Raises ValueError."""
+    found = json.loads(base64.b64decode(header)) if header else {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise BadArchive(f"its header {VARIABLES} is none of a node")
+    return found
 
 
 def _is_image(source: IO[bytes]) -> bool:

@@ -40,6 +40,7 @@ from scheduler.runtime.gateway.endpoints.rollouts import RolloutEndpoints
 from scheduler.runtime.gateway.endpoints.selectors import SelectorEndpoints
 from scheduler.runtime.gateway.endpoints.sessions import Sessions
 from scheduler.runtime.gateway.endpoints.snapshots import Snapshots
+from scheduler.runtime.gateway.endpoints.stored_transfers import transfer_handlers
 from scheduler.runtime.gateway.endpoints.task_control import TaskControl
 from scheduler.runtime.gateway.endpoints.trajectories import Trajectories
 from scheduler.runtime.gateway.facade import FacadeEntry, FacadePort, note_refusal
@@ -114,6 +115,7 @@ def native_handlers(
         "trajectories_finish": trajectories.finish,
         "trajectories_renew": trajectories.renew,
         **_file_handlers(Files(context)),
+        **transfer_handlers(context),
         **{route.operation: ports.forward for route in PORTS},
         "processes_list": Processes(context).list,
         "processes_end": Processes(context).end,
@@ -156,8 +158,6 @@ def _file_handlers(files: Files) -> dict[str, Handler]:
         "files_move": files.move,
         "files_pack": files.pack,
         "files_unpack": files.unpack,
-        "files_upload_url": files.upload_url,
-        "files_download_url": files.download_url,
     }
 
 

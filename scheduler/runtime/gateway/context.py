@@ -9,6 +9,7 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -328,6 +329,7 @@ class GatewayContext:
         action_id: str,
         future: asyncio.Future[ActionResponse | None],
         seconds: float,
+        largest_bytes: float = inf,
     ) -> ActionResponse | None:
         """Return the finished action or the lease that is now held; None when it takes longer."""
         if not future.done():
@@ -347,8 +349,10 @@ class GatewayContext:
             if not later.done():
                 return None
         if finished is None:
-            return await self.find(request, principal, action_id)
-        return await with_result(finished, self.bodies) if finished.result else finished
+            return await self.find(request, principal, action_id, largest_bytes=largest_bytes)
+        if finished.result:
+            return await with_result(finished, self.bodies, largest_bytes)
+        return finished
 
     async def wait_for(
         self, request: HttpRequest, future: asyncio.Future[T | None], seconds: float
@@ -385,15 +389,23 @@ class GatewayContext:
         return None
 
     async def find(
-        self, request: HttpRequest, principal: Principal, action_id: str, seconds: float = 0.0
+        self,
+        request: HttpRequest,
+        principal: Principal,
+        action_id: str,
+        seconds: float = 0.0,
+        largest_bytes: float = inf,
     ) -> ActionResponse:
-        """Return an action, waiting up to ``seconds`` for its end. Raises NotFound, Unavailable."""
+        """Return an action, waiting up to ``seconds`` for its end. Raises NotFound, Unavailable.
+
+        ``largest_bytes``: a larger result that has a stored body stays a preview.
+        """
         view = await self._found(request, principal, action_id, seconds)
         if view is None and principal.project is None:
             view = await self._found_later(request, principal, action_id, seconds)
         if view is None or not principal.sees(view.project):
             raise NotFound(f"there is no action {action_id!r}")
-        return await with_result(view, self.bodies)
+        return await with_result(view, self.bodies, largest_bytes)
 
     async def _found_later(
         self, request: HttpRequest, principal: Principal, action_id: str, seconds: float
@@ -417,7 +429,8 @@ class GatewayContext:
             try:
                 live = await self.queries.action(action_id, principal.project)
                 if seconds:
-                    view = await self.settled(request, principal, action_id, future, seconds)
+                    # `find` fills its result in.
+                    view = await self.settled(request, principal, action_id, future, seconds, 0)
                 view = view or live
             except NotLive as answer:
                 view = await self._finished_before(action_id, answer.journal_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
@@ -101,6 +102,12 @@ def wait_seconds(query: Mapping[str, str], prefer: str = "") -> float:
         asked = re.search(r"(?:^|[,;\s])wait=(\d+)", prefer)
         text = asked[1] if asked else "0"
     return _wait_seconds(text or "0")
+
+
+def largest_result(prefer: str) -> float:
+    """Return the size above which the client reads a result from the object store (``Prefer: largest-result=``)."""
+    asked = re.search(r"(?:^|[,;\s])largest-result=(\d{1,15})\b", prefer) if prefer else None
+    return float(asked[1]) if asked else inf
 
 
 @lru_cache(64)

@@ -1,8 +1,7 @@
 """Copies of a node's snapshots in the object store, so that they outlive the node.
 
-A copy is made after the snapshot is registered, in the background, one at a time; a trajectory on this node does not wait for it. The archive is
-made twice: first its digest, which is its name, then what is sent, so that no draft needs disk. What fails is repeated until the copy is
-there or the snapshot was removed. A worker that starts makes the copies that are missing.
+A copy is made after the snapshot is registered, in the background, one at a time; a trajectory on this node does not wait for it.
+What fails is repeated until the copy is there or the snapshot was removed. A worker that starts makes the copies that are missing.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 
 import redis
 
 from domain.errors import NotFound, TangramError
 from domain.snapshots import SnapshotFacts
-from scheduler.runtime.object_store.objects import SNAPSHOTS, ObjectStore, digest_of, object_key
+from scheduler.runtime.object_store.contents import keep_made
+from scheduler.runtime.object_store.objects import SNAPSHOTS, ObjectStore
 from scheduler.runtime.redis.clients import keep_running
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
@@ -82,7 +83,5 @@ class SnapshotCopies:
             return  # it was removed, and perhaps taken again
         if await self._registry.copy_of(facts) is not None:
             return
-        content = await digest_of(export(project, name))
-        key = object_key(SNAPSHOTS, project, content.sha256)
-        await store.put(key, content.size_bytes, export(project, name))
+        content = await keep_made(store, SNAPSHOTS, project, partial(export, project, name))
         await self._registry.add_copy(facts, content)

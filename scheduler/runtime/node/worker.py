@@ -50,6 +50,7 @@ from scheduler.runtime.node.environment_moves import EnvironmentMoves
 from scheduler.runtime.node.environment_removals import EnvironmentRemovals
 from scheduler.runtime.node.file_transfers import FileTransfers
 from scheduler.runtime.node.identity import NodeIdentity, new_identity, next_incarnation
+from scheduler.runtime.node.image_fetcher import ImageFetcher
 from scheduler.runtime.node.life_signs import LifeSigns
 from scheduler.runtime.node.order_executor import BackgroundTasks, OrderExecutor
 from scheduler.runtime.node.progress import CommandProgress
@@ -455,10 +456,11 @@ def node_worker(
     own_user = bool(settings.get("own_redis_user"))
     store = open_store(settings.get("object_store", ""))
     fetch_snapshot = SnapshotFetcher(client, keys, own_user=own_user, store=store).fetch
+    fetch_image = None if store is None else ImageFetcher(client, keys, store).fetch
     for kind, manager in registry.managers.items():
         context = DriverContext(
             name, state_directory / kind, dict(resources), dict(settings), response_streams,
-            open_secret, fetch_snapshot,
+            open_secret, fetch_snapshot, fetch_image,
         )  # fmt: skip
         if manager.probe is not None:
             have = manager.probe(context)
@@ -472,14 +474,14 @@ def node_worker(
         name, pool, state_directory, resources, version, [*named, state_directory],
         DiskFloors.parse(settings), leader_socket, own_user=own_user, confirmation=confirmation,
     )  # fmt: skip
+    folder = settings.get("bodies_directory", "")
+    bodies = BodyStore(Path(folder) if folder else None)
     door = NodeDoor(
         DoorAddresses(client, keys, own_key=options.own_user),
         name,
         DoorOptions.parse(settings, state_directory / "door"),
-        door_routes(drivers, store),
+        door_routes(drivers, store, bodies),
     )
-    folder = settings.get("bodies_directory", "")
-    bodies = BodyStore(Path(folder) if folder else None)
     return NodeWorker(client, keys, options, drivers, [response_streams.close], door, bodies, store)
 
 

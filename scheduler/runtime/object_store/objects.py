@@ -19,6 +19,9 @@ from domain.errors import InvalidRequest, NotFound, Unavailable
 #: Areas: the first part of a key.
 SNAPSHOTS: Final = "snapshots"
 FILES: Final = "files"
+IMAGES: Final = "images"
+#: In place of a project, of what all share. No project has this name.
+ALL_PROJECTS: Final = "*"
 SETTING: Final = "TANGRAM_OBJECT_STORE"
 #: Pieces in which objects are read, and the least size of the parts in which they are written.
 PART_BYTES: Final = 8 * 1024 * 1024

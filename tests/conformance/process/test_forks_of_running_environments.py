@@ -68,6 +68,9 @@ class InnerTrees:
     def adapted(self, record: TreeRecord) -> TreeRecord:
         return record
 
+    async def has_image(self, record: TreeRecord) -> bool:
+        return True
+
     def record_of(self, folder: Path, order: ForkEnvironment) -> TreeRecord:
         return replace(load_record(folder), trajectory=order.source)
 

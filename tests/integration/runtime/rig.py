@@ -230,7 +230,8 @@ class Rig:
         drivers: list[Driver] = [self.driver, *self.others]
         own = self.routes._routes
         del own[: self._area_routes]
-        theirs = door_routes(drivers, self.node_objects)._routes
+        bodies = BodyStore(self.bodies_folder)
+        theirs = door_routes(drivers, self.node_objects, bodies)._routes
         own[:0], self._area_routes = theirs, len(theirs)
         door = NodeDoor(
             DoorAddresses(self._node_client, self.keys, own_key=options.own_user),
@@ -238,7 +239,6 @@ class Rig:
             DoorOptions(self.directory / "n1" / "door"),
             self.routes,
         )
-        bodies = BodyStore(self.bodies_folder)
         worker = NodeWorker(
             self._node_client, self.keys, options, drivers, door=door, bodies=bodies,
             store=self.node_objects,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +13,7 @@ from domain.node_groups import NodeGroupSpec
 from managers.launch.kubernetes_cluster import CLUSTER_PERMISSIONS, PERMISSIONS
 from managers.launch.kubernetes_objects import CONTAINER, INSTANCE, stateful_set
 from managers.launch.launcher import LaunchOrder
+from scheduler.runtime.object_store.store_address import parse_bucket
 from tangram_web.node_groups_role import worker_command
 from tests.architecture.tree import ROOT
 from tests.kubernetes_schemas import VERSIONS, errors
@@ -36,6 +38,14 @@ def overlay(name: str) -> tuple[dict[str, Any], ...]:
 @functools.cache
 def privileged() -> tuple[dict[str, Any], ...]:
     return tuple(built(FOLDER / "components" / "privileged-nodes", built(FOLDER / "base")))
+
+
+@functools.cache
+def stored() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return kind and name → object, with the component of the object store."""
+    base = built(FOLDER / "base")
+    found = built(FOLDER / "components" / "object-store", base)
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
 
 def workloads(name: str) -> dict[str, dict[str, Any]]:
@@ -79,6 +89,35 @@ def test_an_object_has_the_published_schema(name, index, version):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_privileged_nodes_have_the_published_schema(version):
     assert [error for each in privileged() for error in errors(each, version)] == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_object_store_has_the_published_schema(version):
+    assert [error for each in stored().values() for error in errors(each, version)] == []
+
+
+def test_nodes_reach_an_object_store_in_the_cluster_besides_what_they_reach():
+    own = stored()["NetworkPolicy", "tangram-object-store"]["spec"]
+    nodes = stored()["NetworkPolicy", "tangram-node"]["spec"]
+    assert (own["podSelector"], own["policyTypes"]) == (nodes["podSelector"], ["Egress"])
+    assert nodes == of_kind("bundled", "NetworkPolicy")["tangram-node"]["spec"]
+    address = stored()["ConfigMap", "tangram-settings"]["data"]["TANGRAM_OBJECT_STORE"]
+    endpoint = urlsplit(parse_bucket(address).endpoint)
+    (rule,) = own["egress"]
+    assert rule["ports"] == [{"port": endpoint.port}]
+    (peer,) = rule["to"]
+    namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert endpoint.hostname == f"minio.{namespace}.svc"
+
+
+def test_the_parts_that_use_an_object_store_have_its_keys():
+    given = {
+        name
+        for (_, name), each in stored().items()
+        if "template" in each.get("spec", ())
+        and {"secretRef": {"name": "tangram-object-store"}} in container(each).get("envFrom", ())
+    }
+    assert given == {"tangram-web", "tangram-projector", "tangram-node"}
 
 
 def test_every_file_is_used():

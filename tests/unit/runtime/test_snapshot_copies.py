@@ -21,11 +21,13 @@ from scheduler.runtime.node.snapshot_fetcher import SnapshotFetcher
 from scheduler.runtime.object_store.folder_objects import FolderObjects
 from scheduler.runtime.object_store.objects import (
     FILES,
+    IMAGES,
     SNAPSHOTS,
     ObjectDamaged,
     object_key,
 )
 from scheduler.runtime.object_store.sweeping import KEEP_SECONDS, sweep
+from scheduler.runtime.redis.image_registry import ImageRegistry, StoredImage
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
 KEYS = Keys()
@@ -52,9 +54,14 @@ class HashRedis:
     async def hgetall(self, key: str) -> dict[bytes, bytes]:
         return {field.encode(): text for field, text in self.hashes.get(key, {}).items()}
 
-    async def hdel(self, key: str, *fields: str) -> None:
-        for field in fields:
-            self.hashes[key].pop(field, None)
+    async def hset(self, key: str, field: str, text: str) -> None:
+        self.hashes.setdefault(key, {})[field] = text.encode()
+
+    async def hvals(self, key: str) -> list[bytes]:
+        return list(self.hashes.get(key, {}).values())
+
+    async def hdel(self, key: str, *fields: str) -> int:
+        return sum(self.hashes[key].pop(field, None) is not None for field in fields)
 
     async def get(self, key: str) -> bytes | None:
         return None
@@ -76,6 +83,11 @@ class Node:
 @pytest.fixture
 def client() -> Any:
     return HashRedis()
+
+
+@pytest.fixture
+def images(client: Any) -> ImageRegistry:
+    return ImageRegistry(client, KEYS)
 
 
 @pytest.fixture
@@ -194,26 +206,31 @@ async def test_without_a_store_nothing_is_copied(registry: SnapshotRegistry) -> 
 
 
 async def test_a_sweep_deletes_old_objects_that_nothing_refers_to(
-    client: Any, registry: SnapshotRegistry, store: FolderObjects
+    client: Any, registry: SnapshotRegistry, images: ImageRegistry, store: FolderObjects
 ) -> None:
     await copied(registry, store, Node(ARCHIVE))
-    loose = object_key(SNAPSHOTS, "p", hashlib.sha256(b"loose").hexdigest())
-    file = object_key(FILES, "p", hashlib.sha256(b"file").hexdigest())
-    for key, content in ((loose, b"loose"), (file, b"file")):
+    for area, content in ((SNAPSHOTS, b"loose"), (FILES, b"file"), (IMAGES, b"former"), (IMAGES, b"now")):  # fmt: skip
+        key = object_key(area, "p", hashlib.sha256(content).hexdigest())
         await store.put(key, len(content), Node([content]).export("p", "kept"))
+    for content in (b"former", b"now"):
+        await images.add(StoredImage("swe:1", hashlib.sha256(content).hexdigest(), 1, "d"))
     tomorrow = time() + KEEP_SECONDS + 60
 
-    assert await sweep(store, registry) == 0
-    assert await sweep(store, registry, tomorrow) == 2
+    assert await sweep(store, registry, images) == 0
+    assert await sweep(store, registry, images, tomorrow) == 3
     assert await fetched(client, store) == b"".join(ARCHIVE)
     await client.hdel(KEYS.snapshots, "p/kept")
-    assert await sweep(store, registry, tomorrow) == 1
+    assert await images.remove("swe:1")
+    assert not await images.remove("swe:1")
+    assert await sweep(store, registry, images, tomorrow) == 2
     assert [each async for each in store.list(SNAPSHOTS)] == []
+    assert [each async for each in store.list(IMAGES)] == []
     assert client.hashes[KEYS.snapshot_copies] == {}
 
 
 async def test_a_sweep_of_a_store_that_does_not_answer_deletes_nothing(
-    registry: SnapshotRegistry, tmp_path: Path
+    registry: SnapshotRegistry, images: ImageRegistry, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    assert await sweep(FolderObjects(tmp_path / "file"), registry, time() + KEEP_SECONDS) == 0
+    store = FolderObjects(tmp_path / "file")
+    assert await sweep(store, registry, images, time() + KEEP_SECONDS) == 0

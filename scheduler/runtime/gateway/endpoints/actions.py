@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from math import inf
 from time import time
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from scheduler.runtime.gateway.request_parsing import (
     check_batch,
     decode,
     decode_unchecked,
+    largest_result,
     wait_seconds,
 )
 from scheduler.runtime.gateway.session_checks import session_refusal
@@ -69,6 +71,7 @@ class Actions:
         """POST /actions[?wait=]."""
         body = await request.body()
         seconds = wait_seconds(request.query(), request.header(b"prefer"))
+        largest = self._largest_result(request)
         payload = decode(_payload, body)
         context, door = self._context, request.scope.get(DOOR, "")
         try:
@@ -83,16 +86,22 @@ class Actions:
         try:
             before = await self._append_once(request, turn_of(principal), action.project, body, new)
             if before is not None:
-                view = await context.find(request, principal, before.decode(), seconds)
+                view = await context.find(request, principal, before.decode(), seconds, largest)
                 return _shown(view, seconds, replayed=True)
             if future is not None:
-                settled = await context.settled(request, principal, action.id, future, seconds)
+                settled = await context.settled(
+                    request, principal, action.id, future, seconds, largest
+                )
                 if settled is not None:
                     return _shown(settled, seconds)
         finally:
             if future is not None:
                 context.tail.discard(action.id, future)
         return _accepted(action.id, ActionState.QUEUED)
+
+    def _largest_result(self, request: HttpRequest) -> float:
+        """Return the size above which the client reads a result from the object store, where there is one."""
+        return inf if self._context.objects is None else largest_result(request.header(b"prefer"))
 
     async def _check_session(self, request: HttpRequest, action: Action) -> None:
         """Raise 404 or 409 when its session cannot take it, unless the request is a repetition."""
@@ -222,7 +231,8 @@ class Actions:
         seconds, included = wait_seconds(query, request.header(b"prefer")), query.get("include", "")
         if included not in ("", "request"):
             raise InvalidRequest("include=request is all there is", pointer="?include")
-        view = await self._context.find(request, principal, action_id, seconds)
+        largest = self._largest_result(request)
+        view = await self._context.find(request, principal, action_id, seconds, largest)
         if included:
             view = replace(view, request=await self._context.request_of(action_id))
         return HttpResponse(200, view)

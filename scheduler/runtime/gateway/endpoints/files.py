@@ -2,20 +2,21 @@
 
 The first write into a trajectory places it, as its first action would, and makes its environment; nothing
 else passes the scheduler loop, and no byte passes Redis. A small body is kept until the node has answered,
-so that it can be sent again; a larger one is passed on as it arrives. With an object store that clients reach, a large
-file goes there by a signed URL: this process learns its digest and size, and the node reads or writes the content.
+so that it can be sent again; a larger one is passed on as it arrives. One that the client has stored is named by its
+digest (`endpoints.stored_transfers`), and read by the node.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from typing import Final
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import msgspec
 
-from contract.receipts import RemovedFile, SignedObject, WrittenFile
-from contract.requests import FileModeRequest, MoveRequest, UploadRequest
+from contract.receipts import RemovedFile, WrittenFile
+from contract.requests import FileModeRequest, MoveRequest
 from domain.errors import Conflict, Gone, InvalidRequest, NotFound
 from domain.ids import TrajectoryKey, trajectory_key
 from domain.ports.files import (
@@ -30,12 +31,6 @@ from scheduler.runtime.gateway.http import HttpRequest, HttpResponse, Send
 from scheduler.runtime.gateway.node_connection import Body, DoorAnswer
 from scheduler.runtime.gateway.relaying import relay
 from scheduler.runtime.gateway.request_parsing import checked_name, decode, number
-from scheduler.runtime.object_store.objects import (
-    FILES,
-    ContentDigest,
-    ObjectStore,
-    object_key,
-)
 
 SMALL_BYTES: Final = 64 * 1024
 #: An archive may be unpacked or a tree removed for so long without a sign of life.
@@ -50,13 +45,8 @@ _PASSED_ON: Final = (
     "content-type", "content-length", "content-range", "accept-ranges", "last-modified",
 )  # fmt: skip
 #: What an environment wrote is shown by no browser as a page.
-_CAREFUL: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
+CAREFUL: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
 
-#: A signed URL is valid for so long.
-SIGNED_SECONDS: Final = 900.0
-
-_uploads = msgspec.json.Decoder(UploadRequest)
-_contents = msgspec.json.Decoder(ContentDigest)
 _moves = msgspec.json.Decoder(MoveRequest)
 _modes = msgspec.json.Decoder(FileModeRequest)
 _facts = msgspec.json.Decoder(FileFacts)
@@ -74,9 +64,9 @@ class Files:
         self, request: HttpRequest, principal: Principal, name: str, path: str | None = None
     ) -> HttpResponse:
         """PUT /trajectories/{id}/files: the body becomes the file."""
-        query = {"path": _path(request, path), **_mode(request), **_attributes(request)}
-        if (stored := request.query().get("stored")) is not None:
-            query["stored"] = stored
+        query = {
+            "path": path_of(request, path), **_mode(request), **_attributes(request), **_stored(request),
+        }  # fmt: skip
         project = await self._project(request, principal, name)
         await self._ensure(project, name)
         body, headers = await _upload(request)
@@ -97,14 +87,14 @@ class Files:
         self, request: HttpRequest, principal: Principal, name: str, send: Send
     ) -> None:
         """GET /trajectories/{id}/files: the same."""
-        await self._relay(request, principal, name, "/files", {"path": _path(request)}, send)
+        await self._relay(request, principal, name, "/files", {"path": path_of(request)}, send)
 
     async def delete(
         self, request: HttpRequest, principal: Principal, name: str, path: str | None = None
     ) -> HttpResponse:
         """DELETE /trajectories/{id}/files."""
         await request.body()
-        query = {"path": _path(request, path), **_flags(request, "recursive")}
+        query = {"path": path_of(request, path), **_flags(request, "recursive")}
         project = await self._project(request, principal, name)
         await self._ask("DELETE", "/files", project, name, query, seconds=TREE_SECONDS)
         return HttpResponse(200, RemovedFile(query["path"]))
@@ -112,7 +102,7 @@ class Files:
     async def stat(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
         """GET /trajectories/{id}/stat."""
         query = {
-            "path": _path(request),
+            "path": path_of(request),
             **_flags(request, "follow"),
             **_flags(request, "attributes"),
         }
@@ -122,7 +112,7 @@ class Files:
     async def set_mode(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
         """PATCH /trajectories/{id}/stat."""
         mode = decode(_modes, await request.body()).mode
-        query = {"path": _path(request), "mode": mode}
+        query = {"path": path_of(request), "mode": mode}
         project = await self._project(request, principal, name)
         return _json(200, await self._ask("PATCH", "/stat", project, name, query))
 
@@ -130,7 +120,7 @@ class Files:
         """GET /trajectories/{id}/directory."""
         given = request.query()
         limit = int(number(given.get("limit") or str(MAX_ENTRIES), "limit", MAX_ENTRIES)) or 1
-        query = {"path": _path(request), "after": given.get("after", ""), "limit": str(limit)}
+        query = {"path": path_of(request), "after": given.get("after", ""), "limit": str(limit)}
         query |= _flags(request, "attributes")
         project = await self._project(request, principal, name)
         return _json(200, await self._ask("GET", "/directory", project, name, query))
@@ -140,7 +130,7 @@ class Files:
     ) -> HttpResponse:
         """PUT /trajectories/{id}/directory."""
         await request.body()
-        query = {"path": _path(request), **_mode(request), **_flags(request, "parents")}
+        query = {"path": path_of(request), **_mode(request), **_flags(request, "parents")}
         project = await self._project(request, principal, name)
         await self._ensure(project, name)
         return _json(201, await self._ask("PUT", "/directory", project, name, query))
@@ -158,11 +148,11 @@ class Files:
 
     async def pack(self, request: HttpRequest, principal: Principal, name: str, send: Send) -> None:
         """GET /trajectories/{id}/tree."""
-        await self._relay(request, principal, name, "/tree", {"path": _path(request)}, send)
+        await self._relay(request, principal, name, "/tree", {"path": path_of(request)}, send)
 
     async def unpack(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
         """PUT /trajectories/{id}/tree."""
-        query = {"path": _path(request)}
+        query = {"path": path_of(request), **_stored(request)}
         project = await self._project(request, principal, name)
         await self._ensure(project, name)
         body, headers = await _upload(request)
@@ -170,37 +160,6 @@ class Files:
             "PUT", "/tree", project, name, query, body=body, headers=headers, seconds=TREE_SECONDS
         )
         return _json(201, found)
-
-    async def upload_url(self, request: HttpRequest, principal: Principal) -> HttpResponse:
-        """POST /uploads: where the client can store a content."""
-        wanted = decode(_uploads, await request.body())
-        project, store = await self._context.project(request, principal), self._store()
-        key = object_key(FILES, project, wanted.sha256)
-        url = await store.upload_url(key, SIGNED_SECONDS)
-        return _signed(url, wanted.sha256, wanted.size_bytes)
-
-    async def download_url(
-        self, request: HttpRequest, principal: Principal, name: str
-    ) -> HttpResponse:
-        """POST /trajectories/{id}/downloads: the node stores the file."""
-        await request.body()
-        least = request.query().get("least_bytes", "0")
-        query = {"path": _path(request), "least_bytes": str(int(number(least, "least_bytes")))}
-        project, store = await self._project(request, principal, name), self._store()
-        if await store.download_url(object_key(FILES, project, "0" * 64), 1.0) is None:
-            raise _no_store()
-        found = _contents.decode(
-            await self._ask("POST", "/objects", project, name, query, seconds=TREE_SECONDS)
-        )
-        key = object_key(FILES, project, found.sha256)
-        return _signed(
-            await store.download_url(key, SIGNED_SECONDS), found.sha256, found.size_bytes
-        )
-
-    def _store(self) -> ObjectStore:
-        if self._context.objects is None:
-            raise _no_store()
-        return self._context.objects
 
     async def _project(self, request: HttpRequest, principal: Principal, name: str) -> str:
         checked_name(name, "trajectory")
@@ -229,14 +188,11 @@ class Files:
         seconds: float = 60.0,
     ) -> bytes:
         """Return the body of a node's answer."""
-        try:
-            async with self._context.node_door.request(
-                project, name, method, route, query=query, headers=headers, body=body,
-                idle_seconds=seconds,
-            ) as answer:  # fmt: skip
-                return await answer.body()
-        except (Conflict, Gone) as error:
-            raise _as_before(error, name) from error
+        async with to_node(
+            self._context, project, name, method, route, query=query, headers=headers, body=body,
+            idle_seconds=seconds,
+        ) as answer:  # fmt: skip
+            return await answer.body()
 
     async def _relay(
         self,
@@ -252,13 +208,22 @@ class Files:
         project = await self._project(request, principal, name)
         asked = request.header(b"range")
         headers = {"range": asked} if asked else {}
-        try:
-            async with self._context.node_door.request(
-                project, name, "GET", route, query=query, headers=headers
-            ) as answer:
-                await relay(answer, request, send, _shown(answer))
-        except (Conflict, Gone) as error:
-            raise _as_before(error, name) from error
+        async with to_node(
+            self._context, project, name, "GET", route, query=query, headers=headers
+        ) as answer:
+            await relay(answer, request, send, _shown(answer))
+
+
+@asynccontextmanager
+async def to_node(
+    context: GatewayContext, project: str, name: str, method: str, route: str, **options: Any
+) -> AsyncIterator[DoorAnswer]:
+    """Send a request to the node of a trajectory as `NodeDoorClient.request`. Raises NotFound without an environment."""
+    try:
+        async with context.node_door.request(project, name, method, route, **options) as answer:
+            yield answer
+    except (Conflict, Gone) as error:
+        raise _as_before(error, name) from error
 
 
 def _as_before(error: InvalidRequest, name: str) -> InvalidRequest:
@@ -272,7 +237,7 @@ def _as_before(error: InvalidRequest, name: str) -> InvalidRequest:
 
 def _shown(answer: DoorAnswer) -> dict[str, str]:
     found = {each: answer.headers[each] for each in _PASSED_ON if each in answer.headers}
-    return {**found, **_CAREFUL}
+    return {**found, **CAREFUL}
 
 
 async def _upload(request: HttpRequest) -> tuple[Body, dict[str, str]]:
@@ -284,25 +249,11 @@ async def _upload(request: HttpRequest) -> tuple[Body, dict[str, str]]:
     return pieces, {"content-length": declared} if declared.isdigit() else {}
 
 
-def _no_store() -> Conflict:
-    return Conflict(
-        "this Tangram has no object store that clients reach: send files through the web process,"
-        " or set TANGRAM_OBJECT_STORE=s3://…",
-        code="no_object_store",
-    )
-
-
-def _signed(url: str | None, sha256: str, size_bytes: int) -> HttpResponse:
-    if url is None:
-        raise _no_store()
-    return HttpResponse(201, SignedObject(url, sha256, size_bytes, SIGNED_SECONDS))
-
-
 def _json(status: int, content: bytes) -> HttpResponse:
     return HttpResponse(status, raw=content)
 
 
-def _path(request: HttpRequest, short: str | None = None) -> str:
+def path_of(request: HttpRequest, short: str | None = None) -> str:
     """Return the path of a request. Raises InvalidRequest."""
     if short is not None:
         return checked_path(short, "/path")
@@ -334,6 +285,12 @@ def _is_broken(path: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def _stored(request: HttpRequest) -> dict[str, str]:
+    """Return the digest of a content that the client has stored; the node checks it."""
+    text = request.query().get("stored")
+    return {} if text is None else {"stored": text}
 
 
 def _mode(request: HttpRequest) -> dict[str, str]:

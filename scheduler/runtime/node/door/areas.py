@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from domain.ports import Driver
+from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.node.door import (
     files,
     images,
+    objects,
     outputs,
     parking,
     ports,
@@ -23,6 +25,7 @@ from scheduler.runtime.object_store.objects import ObjectStore
 AREAS: tuple[Callable[[DoorRoutes, Sequence[Driver]], None], ...] = (
     files.add_routes,
     images.add_routes,
+    objects.add_routes,
     outputs.add_routes,
     ports.add_routes,
     processes.add_routes,
@@ -33,9 +36,13 @@ AREAS: tuple[Callable[[DoorRoutes, Sequence[Driver]], None], ...] = (
 )
 
 
-def door_routes(drivers: Sequence[Driver], objects: ObjectStore | None = None) -> DoorRoutes:
+def door_routes(
+    drivers: Sequence[Driver],
+    objects: ObjectStore | None = None,
+    bodies: BodyStore | None = None,
+) -> DoorRoutes:
     """Return the routes of all areas."""
-    routes = DoorRoutes(objects)
+    routes = DoorRoutes(objects, bodies)
     for add_routes in AREAS:
         add_routes(routes, drivers)
     return routes

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from domain.errors import Conflict, InvalidRequest
+from domain.errors import InvalidRequest
 from domain.ports import Driver, EnvironmentFiles, FileFacts, FileReader, FileServing, FileWriter
 from domain.ports.files import MAX_ENTRIES, MAX_UPLOAD_BYTES, FileGuarding
 from scheduler.runtime.node.door.routes import (
@@ -25,15 +25,8 @@ from scheduler.runtime.node.door.routes import (
     DoorRoutes,
     NotHere,
 )
-from scheduler.runtime.object_store.objects import (
-    FILES,
-    SETTING,
-    ContentDigest,
-    ObjectStore,
-    digest_of,
-    missing,
-    object_key,
-)
+from scheduler.runtime.object_store.contents import existing, stored_content
+from scheduler.runtime.object_store.objects import FILES, ObjectStore, object_key
 
 #: Files up to this size are read or written at once.
 SMALL_BYTES: Final = 64 * 1024
@@ -61,7 +54,21 @@ def add_routes(routes: DoorRoutes, drivers: Sequence[Driver]) -> None:
     routes.add("POST", "/move", files.move)
     routes.add("GET", "/tree", files.pack)
     routes.add("PUT", "/tree", files.unpack)
-    routes.add("POST", "/objects", files.store)
+
+
+async def files_of(driver: FileServing, request: DoorRequest) -> EnvironmentFiles:
+    """Return the files of the request's trajectory. Raises NotHere."""
+    try:
+        return await driver.files(request.trajectory)
+    except InvalidRequest as error:
+        if error.code == "not_here":
+            raise NotHere(request.trajectory) from None
+        raise
+
+
+def project_of(request: DoorRequest) -> str:
+    """Return the project of the request's trajectory."""
+    return request.trajectory.partition("/")[0]
 
 
 class ByteRange(NamedTuple):
@@ -101,12 +108,7 @@ class FileHandlers:
         self._objects = objects
 
     async def _of(self, request: DoorRequest) -> EnvironmentFiles:
-        try:
-            return await self._driver.files(request.trajectory)
-        except InvalidRequest as error:
-            if error.code == "not_here":
-                raise NotHere(request.trajectory) from None
-            raise
+        return await files_of(self._driver, request)
 
     async def _writable(self, request: DoorRequest) -> EnvironmentFiles:
         """Return the files to change. Raises Conflict while they must not be changed."""
@@ -134,7 +136,7 @@ class FileHandlers:
             if size <= SMALL_BYTES:
                 return DoorResponse(status, first[part.first : part.end], headers)
             headers["content-length"] = str(part.end - part.first)
-            response = DoorResponse(status, _pieces(reader, part), headers)
+            response = DoorResponse(status, pieces_of(reader, part), headers)
             reader = None  # type: ignore[assignment] # closed by the iterator
             return response
         finally:
@@ -168,38 +170,8 @@ class FileHandlers:
         sha256 = request.query.get("stored")
         if sha256 is None:
             return _declared(request), _bounded(request)
-        store, key = self._store(), _key(request, sha256)
-        facts = await store.head(key)
-        if facts is None:
-            raise missing(key)
-        if facts.size_bytes > MAX_UPLOAD_BYTES:
-            raise _too_large()
-        return facts.size_bytes, store.get(key)
-
-    async def store(self, request: DoorRequest) -> DoorResponse:
-        """POST /objects: put a file into the object store, by its digest."""
-        files, path, store = await self._of(request), request.query.get("path", ""), self._store()
-        found = ContentDigest("", 0)
-        for turn in range(2):
-            reader = await asyncio.to_thread(files.open_file, path)
-            size = reader.facts.size_bytes
-            if size < int(request.query.get("least_bytes", "0")):
-                reader.close()
-                raise Conflict(f"{path!r} has {size} bytes: read it as a file", code="small_file")
-            pieces = _pieces(reader, ByteRange(0, size))
-            if turn:
-                await store.put(_key(request, found.sha256), found.size_bytes, pieces)
-            else:
-                found = await digest_of(pieces)
-        return _json(found, 201)
-
-    def _store(self) -> ObjectStore:
-        if self._objects is None:
-            raise Conflict(
-                f"this node has no {SETTING}: give it that of the web processes",
-                code="no_object_store",
-            )
-        return self._objects
+        key = object_key(FILES, project_of(request), sha256)
+        return await stored_content(existing(self._objects), key, MAX_UPLOAD_BYTES)
 
     async def remove(self, request: DoorRequest) -> DoorResponse:
         """DELETE /files: with ``recursive`` a whole directory."""
@@ -259,7 +231,8 @@ class FileHandlers:
     async def unpack(self, request: DoorRequest) -> DoorResponse:
         """PUT /tree."""
         files = await self._writable(request)
-        return _json(await files.unpack(request.query.get("path", ""), _bounded(request)), 201)
+        _, archive = await self._content(request)
+        return _json(await files.unpack(request.query.get("path", ""), archive), 201)
 
 
 def _opened(files: EnvironmentFiles, path: str) -> tuple[FileReader, bytes]:
@@ -282,7 +255,7 @@ def _write_small(begin: Callable[[], FileWriter], content: bytes) -> FileFacts:
         writer.abort()
 
 
-async def _pieces(reader: FileReader, part: ByteRange) -> AsyncIterator[bytes]:
+async def pieces_of(reader: FileReader, part: ByteRange) -> AsyncIterator[bytes]:
     """Yield a range of a file; one that shrinks meanwhile breaks the response off."""
     at = part.first
     try:
@@ -307,10 +280,6 @@ async def _bounded(request: DoorRequest) -> AsyncIterator[bytes]:
 
 def _too_large() -> DoorError:
     return DoorError(413, "too_large", f"the body is larger than {MAX_UPLOAD_BYTES} bytes")
-
-
-def _key(request: DoorRequest, sha256: str) -> str:
-    return object_key(FILES, request.trajectory.partition("/")[0], sha256)
 
 
 def _declared(request: DoorRequest) -> int | None:

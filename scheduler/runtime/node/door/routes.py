@@ -31,6 +31,7 @@ from domain.errors import (
 )
 from domain.ids import TrajectoryKey
 from scheduler.runtime.asgi_socket import AsgiSocket
+from scheduler.runtime.body_store import BodyStore
 from scheduler.runtime.object_store.objects import ObjectStore
 
 #: Header of a request: the key of its trajectory, percent-encoded.
@@ -127,9 +128,10 @@ class DoorMatch(NamedTuple):
 class DoorRoutes:
     """Table of the routes of one node."""
 
-    def __init__(self, objects: ObjectStore | None = None) -> None:
-        """``objects``: the store that handlers may use."""
+    def __init__(self, objects: ObjectStore | None = None, bodies: BodyStore | None = None) -> None:
+        """``objects``, ``bodies``: the stores that handlers may use."""
         self.objects = objects
+        self.bodies = bodies or BodyStore(None)
         self._routes: list[tuple[str, re.Pattern[str], Any]] = []
         self._short: list[tuple[str, re.Pattern[str]]] = []
 
