@@ -115,6 +115,7 @@ class OfAnEngine:
     def __init__(self, engine: str, cpus: int, options: dict[str, str]) -> None:
         self.names = [f"{GROUP}-{number}" for number in range(1, NODES + 1)]
         self._engine, self._cpus, self._options = engine, cpus, options
+        self._said = ""
 
     def start(self, system: System) -> None:
         """Declare the group; the keeper's interpreter is that of its node workers."""
@@ -140,7 +141,11 @@ class OfAnEngine:
         system.apply(group(self._engine, count, self._cpus, self._options))
 
     def _is_replaced(self, system: System, before: set[str]) -> bool:
-        found = instances(system) or []
+        report = report_of(system) or {"instances": [], "rollout": "", "error": ""}
+        found, said = report["instances"], report["error"] or report["rollout"]
+        if said != self._said:
+            self._said = said
+            print("   ", said, flush=True)
         new = [each for each in found if each["joined"] and not each["outdated"]]
         return len(found) == len(new) == NODES and not before & {each["handle"] for each in found}
 
@@ -192,11 +197,17 @@ def group(engine: str, count: int, cpus: int, options: dict[str, str]) -> str:
 
 def instances(system: System) -> list[dict[str, Any]] | None:
     """Return what the keeper found of the group; None while that is not known."""
+    report = report_of(system)
+    return None if report is None else list(report["instances"])
+
+
+def report_of(system: System) -> dict[str, Any] | None:
+    """Return what the keeper stored last of the group; None while that is not known."""
     try:
         groups = system.ask("GET", "/api/v1/node-groups")["groups"]
     except OSError:
         return None
-    return next((list(each["instances"]) for each in groups if each["name"] == GROUP), None)
+    return next((dict(each) for each in groups if each["name"] == GROUP), None)
 
 
 def _drain(node: str, *, drained: bool) -> str:
@@ -222,4 +233,4 @@ def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         if time.monotonic() > ends:
             raise SystemExit(f"after {WAIT_SECONDS:g} s it does not hold that {what}")
-        time.sleep(0.05)
+        time.sleep(0.1)
