@@ -8,7 +8,7 @@ In the order of docs/operations.md: migrations, loops (the standby takes over fr
 a rollback in the reverse order, without migrations. ``--engine`` says who starts the node workers (`benchmarks.upgrade_nodes`).
 
 Targets: no accepted action is lost, none runs twice, none ends but by itself, no trajectory leaves its node, the SDK, with its own policy, shows its
-caller no error, and no process of the former code is left.
+caller no error, every use of `benchmarks.upgrade_probe` works in every mixture, and no process of the former code is left.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ from benchmarks.upgrade_nodes import (
     cluster_of,
     until,
 )
+from benchmarks.upgrade_probe import MixtureProbe
 from domain.decisions import Finish
+from domain.events import ActionSubmitted
 from scheduler.runtime.redis.journal import START, Journal
+from tangram_client import Client
 from tests.faults.audit import Audit
 from tests.faults.code_trees import PRESENT, CodeTree, NoSuchCode, code_of, interpreter
 from tests.faults.system import System
@@ -45,7 +48,7 @@ from tests.faults.system import System
 #: Steps in the order of an upgrade; a rollback has the reverse order.
 PARTS: Final = ("standby", "leader", "projector", "jobs", "web", "web-2")
 TARGETS: Final = (
-    "lost", "ended_twice", "ran_twice", "not_completed", "moved_trajectories", "errors_of_the_sdk", "processes_of_the_former_code",
+    "lost", "ended_twice", "ran_twice", "not_completed", "moved_trajectories", "errors_of_the_sdk", "uses_failed", "processes_of_the_former_code",
 )  # fmt: skip
 
 
@@ -72,13 +75,18 @@ class Drill:
         system = self.system
         system.start_only("loop-1", "loop-2", "projector", "jobs", "web", "web-2")
         until(self._answers, "a web process answers")
-        self.nodes.start(system)
-        until(lambda: set(self._ready()) == set(self.nodes.names), "nodes join")
+        self._start_nodes(NODES - 1)
         self.audit = Audit(system)
+        self.probe = MixtureProbe(system)
         urls = [each.url for each in system.addresses]
         self.load = SteadyTrainers(urls, system.token, self._folder / "ran", self._trainers)
         self.load.start()
         self.load.wait_for(4 * self._trainers)
+        self.probe.look("start")
+
+    def _start_nodes(self, count: int) -> None:
+        self.nodes.start(self.system, count)
+        until(lambda: set(self._ready()) == set(self.nodes.names[:count]), "nodes join")
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[None]:
@@ -90,6 +98,7 @@ class Drill:
         row = {"seconds": ended - began, "stall_seconds": self.load.longest_stall(began, ended)}
         self.rows[name] = {key: round(value, 2) for key, value in row.items()}
         print(f"{name:12} {self.rows[name]}", *self.load.failures, flush=True)
+        self.probe.look(name)
 
     def upgrade(self) -> None:
         """Replace everything by the next version."""
@@ -97,11 +106,14 @@ class Drill:
             self.system.manage("backup", str(self._folder / "backup"))
             self.system.code = self.next
             self.system.manage("setup")
+            # It becomes a row of the former projector in the migrated database.
+            self._start_nodes(NODES)
         self._replace_parts(*PARTS)
         self._replace_nodes()
 
     def roll_back(self) -> None:
         """Replace everything by an earlier version, which finds the database of the later one."""
+        self._start_nodes(NODES)
         self._replace_nodes()
         self._replace_parts(*reversed(PARTS))
 
@@ -126,16 +138,22 @@ class Drill:
         load = self.load
         load.stop()
         finishes = self._finishes()
+        submitted = self._submitted()
         until(lambda: load.accepted <= self._ended_rows(), "rows are written")
         return {
             "accepted": len(load.accepted),
-            "lost": sum(not finishes[each] for each in load.accepted),
+            "submitted_by_all": len(submitted),
+            "lost": sum(not finishes[each] for each in submitted | load.accepted),
             "ended_twice": sum(count > 1 for count in finishes.values()),
             "ran_twice": len(load.ran_twice()),
             "completed_without_running": load.never_ran(),
             "not_completed": sum(each != "completed" for each in load.outcomes.values()),
+            "ended_otherwise": self._ended_otherwise(),
             "moved_trajectories": len(load.moved),
             "errors_of_the_sdk": len(load.failures),
+            "uses_tried": self.probe.tried,
+            "uses_failed": sum(map(len, self.probe.failures.values())),
+            "failures_of_uses": self.probe.failures,
             "processes_of_the_former_code": len(self._processes_of(self.former)),
             "replays_as_it_was_decided": self._replays(),
             "longest_stall_seconds": max(each["stall_seconds"] for each in self.rows.values()),
@@ -143,6 +161,20 @@ class Drill:
             "act": quantiles(load.took),
             "steps": self.rows,
         }
+
+    def _ended_otherwise(self) -> list[str]:
+        """Say of each action that did not complete what the API says of it."""
+        ended = [each for each, outcome in self.load.outcomes.items() if outcome != "completed"]
+        with Client(self.system.address.url, self.system.token) as client:
+            views = [client.get(each) for each in ended]
+        return [f"{each.id}: {each.outcome}: {each.detail}" for each in views]
+
+    def _submitted(self) -> set[str]:
+        """Return all actions in the journal, those of the probe, too."""
+        with self.system.client() as client:
+            entries = [entry for _, entry in Journal(client, self.system.keys).after(START)]
+        events = (each for entry in entries for each in entry.events)
+        return {each.action.id for each in events if isinstance(each, ActionSubmitted)}
 
     def _finishes(self) -> Counter[str]:
         """Return how often each action ended in the journal, of which the versions wrote parts."""

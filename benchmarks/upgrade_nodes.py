@@ -45,8 +45,8 @@ class NodeWorkers(Protocol):
 
     names: list[str]
 
-    def start(self, system: System) -> None:
-        """Start them, with the code that the system has."""
+    def start(self, system: System, count: int) -> None:
+        """Start the first ``count`` of them, unless they run, with the code of the parts that start them."""
 
     def replace(self, system: System, load: SteadyTrainers, code: CodeTree, step: Step) -> None:
         """Replace the code of all, under load, in steps."""
@@ -61,10 +61,11 @@ class StartedByHand:
     def __init__(self) -> None:
         self.names = [f"n{number}" for number in range(1, NODES + 1)]
 
-    def start(self, system: System) -> None:
+    def start(self, system: System, count: int) -> None:
         """Start the parts."""
-        for part in self._parts(system):
-            part.start()
+        for part in self._parts(system)[:count]:
+            if not part.alive:
+                part.start()
 
     def replace(self, system: System, load: SteadyTrainers, code: CodeTree, step: Step) -> None:
         """Drain each, end it once it is empty, start it."""
@@ -89,9 +90,9 @@ class OfThisMachine:
         self.names = [f"{GROUP}-{number}" for number in range(1, NODES + 1)]
         self._folder, self._code = folder, code
 
-    def start(self, system: System) -> None:
+    def start(self, system: System, count: int) -> None:
         """Declare the group; its engine starts workers with the interpreter of the keeper."""
-        system.apply(group_of_processes(NODES, self._folder / "instances"))
+        system.apply(group_of_processes(count, self._folder / "instances"))
 
     def replace(self, system: System, load: SteadyTrainers, code: CodeTree, step: Step) -> None:
         """Replace the code, drain each node, end its worker once it is empty: the engine starts it again."""
@@ -117,9 +118,9 @@ class OfAnEngine:
         self._engine, self._cpus, self._options = engine, cpus, options
         self._said = ""
 
-    def start(self, system: System) -> None:
+    def start(self, system: System, count: int) -> None:
         """Declare the group; the keeper's interpreter is that of its node workers."""
-        self._declare(system, NODES)
+        self._declare(system, count)
 
     def replace(self, system: System, load: SteadyTrainers, code: CodeTree, step: Step) -> None:
         """Name another interpreter, and wait until the keeper has replaced all instances."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from tangram_web.supervisor import stack
 
 
@@ -81,8 +83,10 @@ def _extract(revision: str, folder: Path) -> Path:
 
 def _install_missing(tree: Path, folder: Path) -> Path:
     """Install what the lock of a version names and the running interpreter has not."""
-    pins = re.findall(r"^([\w.-]+)==(\S+)", (tree / "requirements" / "core.lock").read_text(), re.MULTILINE)  # fmt: skip
-    missing = [f"{name}=={pinned}" for name, pinned in pins if not _is_installed(name)]
+    lock = (tree / "requirements" / "core.lock").read_text()
+    pins = map(Requirement, re.findall(r"^[\w.-]+==[^\\\n]+", lock, re.MULTILINE))
+    needed = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
+    missing = [f"{pin.name}{pin.specifier}" for pin in needed if not _is_installed(pin.name)]
     if missing:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
         subprocess.run([*pip, "--no-deps", "--target", str(folder), *missing], check=True)
