@@ -33,6 +33,7 @@ from benchmarks.upgrade_nodes import (
     MANY_CPUS,
     NODES,
     NodeWorkers,
+    OfThisMachine,
     cluster_of,
     until,
 )
@@ -64,6 +65,7 @@ class Drill:
         }  # fmt: skip
         self.former, self.next = codes
         self.nodes = nodes
+        self._in_place = isinstance(nodes, OfThisMachine)
         self._folder, self._trainers = directory, trainers
         self.rows: dict[str, dict[str, float]] = {}
         self.system = System(
@@ -196,11 +198,13 @@ class Drill:
         return {each for each, outcome in self.system.outcomes_in_rows().items() if outcome}
 
     def _processes_of(self, code: CodeTree) -> list[int]:
-        """Return the processes of an interpreter, except node workers below which the code was replaced."""
+        """Return the parts that an interpreter runs, except node workers below which the code was replaced."""
         found = []
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or [""]
-            if words[0] == code.python and not any(each.startswith(f"{GROUP}-") for each in words):
+            is_part = any(each.startswith("tangram_web") for each in words)
+            of_group = any(each.startswith(f"{GROUP}-") for each in words)
+            if words[0] == code.python and is_part and not (of_group and self._in_place):
                 found.append(process.pid)
         return found
 

@@ -93,7 +93,7 @@ def _snapshot(client: Client, name: str) -> None:
 
 def _large_bodies(client: Client, name: str) -> None:
     done = client.run(exec_action(_TASK, "cat", stdin="x" * _LARGE, output={"limit_bytes": 2 * _LARGE}))  # fmt: skip
-    _expect((done.outcome, len(done.stdout)), ("completed", _LARGE))
+    _expect((done.outcome, done.detail, len(done.stdout)), ("completed", None, _LARGE))
 
 
 def _cancel(client: Client, name: str) -> None:

@@ -15,10 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 from packaging.requirements import Requirement
 
 from tangram_web.supervisor import stack
+
+#: Module of a program → its words, and what 0.1.0 has in their place.
+_SINCE_0_1_0: Final = {
+    "tangram_web/__main__.py": (["-m", "tangram_web", "setup", "--local-pool"], ["manage.py", "setup"]),
+    "tangram_web/serving/protocol.py": (["--http", "tangram_web.serving.protocol:LimitedHttp"], []),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,8 +36,15 @@ class CodeTree:
     python: str
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """Return a command of the running interpreter as one of this tree."""
-        return [self.python if word == sys.executable else word for word in words]
+        """Return a command of the running interpreter as one of this tree, with the programs that 0.1.0 has."""
+        given = list(words)
+        for name, (present, former) in _SINCE_0_1_0.items():
+            at = next(
+                (n for n in range(len(given)) if given[n : n + len(present)] == present), None
+            )
+            if at is not None and not (self.folder / name).exists():
+                given[at : at + len(present)] = former
+        return [self.python if word == sys.executable else word for word in given]
 
 
 PRESENT = CodeTree(stack.ROOT, sys.executable)

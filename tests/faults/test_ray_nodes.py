@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks.steady_trainers import SteadyTrainers
 from domain.ids import trajectory_key
 from managers.cpu.workspaces import safe_name
 from managers.launch.launcher import InstanceState
 from tangram_client.client import Client
 from tests.faults.audit import Audit
+from tests.faults.code_trees import PRESENT, interpreter
 from tests.faults.ray_nodes import WITHIN_SECONDS, RayNodes, until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -128,3 +131,42 @@ def test_a_lost_machine_is_replaced_and_each_action_ends_once(ray_nodes: RayNode
     audit.replay()
     assert {each[0] for task in ended for each in task} <= audit.finishes.keys() - before.keys()
     assert set(audit.finishes.values()) == {1}
+
+
+def test_a_changed_shape_replaces_nodes_on_ray_and_another_way_to_reach_it_none(
+    ray_nodes: RayNodes, tmp_path: Path
+) -> None:
+    for number in range(1, 3):
+        ray_nodes.add_machine(f"more-{number}")
+    # The keeper takes over what was launched without a fingerprint, and ends it.
+    ray_nodes.declare(0)
+    until(lambda: not ray_nodes.instances())
+    ray_nodes.declare(2, isolation="process")
+    until(lambda: len(ray_nodes.ready_nodes()) == 2)
+    first = ray_nodes.instances()
+    load = SteadyTrainers([ray_nodes.system.address.url], ray_nodes.system.token, tmp_path / "ran", trainers=4, actions=5)  # fmt: skip
+    load.start()
+
+    # The file with the access of trainers is no part of the shape.
+    other = tmp_path / "client.json"
+    other.write_text((ray_nodes.directory / "client.json").read_text())
+    ray_nodes.declare(2, isolation="process", client=str(other))
+    until(lambda: ray_nodes.report()["spec"]["options"]["client"] == str(other))
+    kept_at = ray_nodes.report()["at"]
+    until(lambda: ray_nodes.report()["at"] != kept_at)
+    assert ray_nodes.instances() == first
+    assert not any(each["outdated"] for each in ray_nodes.report()["instances"])
+
+    python = interpreter(tmp_path / "python", PRESENT.folder)
+    ray_nodes.declare(2, isolation="process", client=str(other), node_python=python)
+    until(lambda: not first.keys() & ray_nodes.instances().keys())
+    until(lambda: len(ray_nodes.ready_nodes() & ray_nodes.instances().keys()) == 2)
+    load.wait_for(40)
+    load.stop()
+
+    assert set(load.outcomes.values()) == {"completed"}
+    assert (load.failures, load.moved, load.ran_twice(), load.never_ran()) == ([], set(), [], 0)
+    assert {each.fingerprint for each in ray_nodes.instances().values()}.isdisjoint(
+        {each.fingerprint for each in first.values()}
+    )
+    assert all(ray_nodes.program_of(name) == python for name in ray_nodes.instances())
