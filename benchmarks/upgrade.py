@@ -37,7 +37,7 @@ from benchmarks.upgrade_nodes import (
     cluster_of,
     until,
 )
-from benchmarks.upgrade_probe import MixtureProbe
+from benchmarks.upgrade_probe import FIRST, LAST, MixtureProbe
 from domain.decisions import Finish
 from domain.events import ActionSubmitted
 from scheduler.runtime.redis.journal import START, Journal
@@ -84,7 +84,7 @@ class Drill:
         self.load = SteadyTrainers(urls, system.token, self._folder / "ran", self._trainers)
         self.load.start()
         self.load.wait_for(4 * self._trainers)
-        self.probe.look("start")
+        self.probe.look(FIRST)
 
     def _start_nodes(self, count: int) -> None:
         self.nodes.start(self.system, count)
@@ -138,6 +138,7 @@ class Drill:
     def count(self) -> dict[str, Any]:
         """End the trainers, and count in the journal, on disk, in the rows and among the processes."""
         load = self.load
+        self.probe.look(LAST)
         load.stop()
         finishes = self._finishes()
         submitted = self._submitted()
@@ -156,6 +157,7 @@ class Drill:
             "uses_tried": self.probe.tried,
             "uses_failed": sum(map(len, self.probe.failures.values())),
             "failures_of_uses": self.probe.failures,
+            "uses_that_the_former_code_has_not": self.probe.new,
             "processes_of_the_former_code": len(self._processes_of(self.former)),
             "replays_as_it_was_decided": self._replays(),
             "longest_stall_seconds": max(each["stall_seconds"] for each in self.rows.values()),

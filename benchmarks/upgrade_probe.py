@@ -18,22 +18,30 @@ from tests.faults.system import System
 
 #: More than the messages of one project that the inbox takes (`scheduler.runtime.redis.lua_scripts`).
 BURST: Final = 600
+#: Before the first part is replaced, and after the last one.
+FIRST: Final = "former"
+LAST: Final = "next"
 _LARGE: Final = 200_000
 _TASK: Final = "probe"
 
 
 class MixtureProbe:
-    """Tries each use; counts what was tried and keeps what failed."""
+    """Tries each use; counts what was tried and keeps what failed.
+
+    What fails with the former code alone is new in the next: it is tried again once all parts have that.
+    """
 
     def __init__(self, system: System) -> None:
         self._system = system
         self.tried = 0
         #: Step → what failed in the mixture after it.
         self.failures: dict[str, list[str]] = {}
+        #: Use → how it failed with the former code alone.
+        self.new: dict[str, str] = {}
         self._round = 0
 
     def look(self, step: str) -> None:
-        """Try all uses of the mixture after a step."""
+        """Try all uses of the mixture after a step: ``FIRST`` and ``LAST`` are no mixtures."""
         uses: tuple[Callable[[Client, str], None], ...] = (
             _files, _fork, _snapshot, _large_bodies, _cancel, _burst,
         )  # fmt: skip
@@ -49,12 +57,18 @@ class MixtureProbe:
     def _try(
         self, step: str, use: Callable[[Client, str], None], client: Client, name: str
     ) -> None:
+        called = use.__name__.strip("_")
+        if called in self.new and step not in (FIRST, LAST):
+            return
         self.tried += 1
         try:
             use(client, name)
         except Exception as error:
-            said = f"{use.__name__.strip('_')}: {type(error).__name__}: {error}"[:300]
-            self.failures.setdefault(step, []).append(said)
+            said = f"{called}: {type(error).__name__}: {error}"[:300]
+            if step == FIRST:
+                self.new[called] = said
+            else:
+                self.failures.setdefault(step, []).append(said)
             print("   ", said, flush=True)
 
 
