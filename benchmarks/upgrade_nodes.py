@@ -124,8 +124,9 @@ class OfAnEngine:
 
     def replace(self, system: System, load: SteadyTrainers, code: CodeTree, step: Step) -> None:
         """Name another interpreter, and wait until the keeper has replaced all instances."""
-        before = {each["handle"] for each in instances(system) or ()}
-        assert len(before) == NODES
+        # Names are used again, and so are handles of Ray.
+        before = {each["fingerprint"] for each in instances(system) or ()}
+        assert "" not in before
         self._options["node_python"] = code.python
         with step("group"):
             self._declare(system, NODES)
@@ -148,7 +149,9 @@ class OfAnEngine:
             self._said = said
             print("   ", said, flush=True)
         new = [each for each in found if each["joined"] and not each["outdated"]]
-        return len(found) == len(new) == NODES and not before & {each["handle"] for each in found}
+        return len(found) == len(new) == NODES and not before & {
+            each["fingerprint"] for each in found
+        }
 
 
 @contextlib.contextmanager
