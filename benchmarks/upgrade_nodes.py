@@ -124,13 +124,10 @@ class OfAnEngine:
 
     def replace(self, system: System, load: SteadyTrainers, code: CodeTree, step: Step) -> None:
         """Name another interpreter, and wait until the keeper has replaced all instances."""
-        # Names are used again, and so are handles of Ray.
-        before = {each["fingerprint"] for each in instances(system) or ()}
-        assert "" not in before
         self._options["node_python"] = code.python
         with step("group"):
             self._declare(system, NODES)
-            until(lambda: self._is_replaced(system, before), "the keeper replaces all instances")
+            until(lambda: self._is_replaced(system, code), "the keeper replaces all instances")
             names = [each["name"] for each in instances(system) or ()]
             until(lambda: all(load.open_on[name] for name in names), "all new nodes work")
 
@@ -142,16 +139,18 @@ class OfAnEngine:
     def _declare(self, system: System, count: int) -> None:
         system.apply(group(self._engine, count, self._cpus, self._options))
 
-    def _is_replaced(self, system: System, before: set[str]) -> bool:
-        report = report_of(system) or {"instances": [], "rollout": "", "error": ""}
-        found, said = report["instances"], report["error"] or report["rollout"]
+    def _is_replaced(self, system: System, code: CodeTree) -> bool:
+        report = report_of(system)
+        if report is None:
+            return False
+        said = report["error"] or report["rollout"]
         if said != self._said:
             self._said = said
             print("   ", said, flush=True)
-        new = [each for each in found if each["joined"] and not each["outdated"]]
-        return len(found) == len(new) == NODES and not before & {
-            each["fingerprint"] for each in found
-        }
+        # The report of a pass compares the instances with the spec that is in it.
+        new = [each for each in report["instances"] if each["joined"] and not each["outdated"]]
+        is_told = report["spec"]["options"].get("node_python") == code.python
+        return is_told and len(report["instances"]) == len(new) == NODES
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ BURST: Final = 600
 #: Before the first part is replaced, and after the last one.
 FIRST: Final = "former"
 LAST: Final = "next"
+#: An action that needs longer waits for a part that does not see it.
+PATIENCE_SECONDS: Final = 60.0
 _LARGE: Final = 200_000
 _TASK: Final = "probe"
 
@@ -115,14 +117,16 @@ def _cancel(client: Client, name: str) -> None:
     while client.get(submitted.id).state == "queued":
         time.sleep(0.05)
     client.cancel(submitted.id)
-    _expect(client.wait(submitted.id).outcome, "cancelled")
+    _expect(client.wait(submitted.id, patience_seconds=PATIENCE_SECONDS).outcome, "cancelled")
 
 
 def _burst(client: Client, name: str) -> None:
     batch = client.submit_batch([noop_action(_TASK) for _ in range(BURST)])
     _expect(batch.accepted, BURST)
     # Those of a task are granted in turn; the end of the drill looks for all of them in the journal.
-    _expect(client.wait(str(batch.items[-1].id)).outcome, "completed")
+    _expect(
+        client.wait(str(batch.items[-1].id), patience_seconds=PATIENCE_SECONDS).outcome, "completed"
+    )
 
 
 def _drain(client: Client, name: str) -> None:

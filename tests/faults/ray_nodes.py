@@ -26,10 +26,10 @@ WITHIN_SECONDS = 300.0
 class RayNodes:
     """Instances of a group on machines for nodes, beside a machine for trainers."""
 
-    group, installation = "onray", "tangram-tests"
+    installation = "tangram-tests"
 
     def __init__(self, directory: Path, *, machines: int = 3) -> None:
-        self.directory = directory
+        self.directory, self.group = directory, "onray"
         self.machines = RayMachines(python_of("ray"))
         # Tasks of trainers would fill the cores of a spare machine, and no instance could move there.
         self.machines.add("trainers", num_cpus=2, resources={"trainers": 100})
@@ -132,14 +132,15 @@ class RayNodes:
     def stop(self) -> None:
         """End the instances, Tangram and Ray, each also where the one before fails."""
         try:
-            self._end_instances()
+            self.end_instances()
         finally:
             try:
                 self.system.stop()
             finally:
                 self.machines.close()
 
-    def _end_instances(self) -> None:
+    def end_instances(self) -> None:
+        """End what the launcher has launched, without a keeper."""
         launcher = self.launcher
         if launcher is None:
             return

@@ -74,15 +74,10 @@ class System:
         together: bool = False,
         code: CodeTree = PRESENT,
     ) -> None:
-        """``code``: of the version that all parts start with.
-
-        ``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb.
-
-        ``tcp``: the parts reach Redis by TCP with a password, as they do beside PostgreSQL, and not by a socket.
-
-        ``together``: one part, worker, hosts the loop, the projector and the jobs, as with `up --together`.
+        """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb; ``tcp``: Redis by TCP with a
+        password, as beside PostgreSQL, and not by a socket; ``together``: one part, worker, hosts the loop, the projector and the
+        jobs, as with `up --together`; ``code``: that of all parts, and of what an operator runs.
         """
-        #: What an operator runs by hand is of this version, too.
         self.code = code
         self.home = DataFolder.open(directory / "home")
         self.keys = Keys()
