@@ -149,8 +149,8 @@ class OfAnEngine:
             print("   ", said, flush=True)
         # The report of a pass compares the instances with the spec that is in it.
         new = [each for each in report["instances"] if each["joined"] and not each["outdated"]]
-        is_told = report["spec"]["options"].get("node_python") == code.python
-        return is_told and len(report["instances"]) == len(new) == NODES
+        is_seen = report["spec"]["options"].get("node_python") == code.python
+        return is_seen and len(report["instances"]) == len(new) == NODES
 
 
 @contextlib.contextmanager
