@@ -28,7 +28,7 @@ from redis.sentinel import Sentinel
 
 from benchmarks.record import quantiles, store_parts
 from benchmarks.steady_trainers import SteadyTrainers
-from benchmarks.upgrade import until
+from benchmarks.upgrade_nodes import until
 from tangram_client import RetryPolicy
 from tests.faults.audit import Audit
 from tests.faults.network import Network

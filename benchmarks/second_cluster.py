@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.record import store
-from benchmarks.upgrade import GROUP, NODES, group_of_processes, until, worker_of
+from benchmarks.upgrade_nodes import GROUP, NODES, group_of_processes, until, worker_of
 from tangram_client import ActionView, Client, exec_action
 from tangram_web.supervisor import stack
 from tests.faults.system import System

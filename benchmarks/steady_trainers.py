@@ -42,6 +42,8 @@ class SteadyTrainers:
     submit_seconds: list[float] = field(default_factory=list)
     #: Node → trajectories that are open there.
     open_on: Counter[str] = field(default_factory=Counter)
+    #: Trajectories with actions on more than one node.
+    moved: set[str] = field(default_factory=set)
 
     def start(self) -> None:
         """Begin, in a thread."""
@@ -107,9 +109,12 @@ class SteadyTrainers:
                 self.ends.append(time.monotonic())
                 self.took.append(self.ends[-1] - began)
                 self.outcomes[view.id] = str(done.outcome)
-                if not node and done.placement is not None:
-                    node = str(done.placement["node"])
-                    self.open_on[node] += 1
+                where = str(done.placement["node"]) if done.placement is not None else node
+                if not node and where:
+                    self.open_on[where] += 1
+                elif where != node:
+                    self.moved.add(name)
+                node = node or where
             await client.finish_trajectory(name)
         except TangramClientError as error:
             self.failures.append(error)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import time
 from collections.abc import Mapping
 from itertools import pairwise
@@ -35,7 +36,7 @@ from managers.launch.slurm_commands import SlurmCommands, SlurmJob
 _SIGNAL_SECONDS: Final = 30
 _EARLY_SECONDS: Final = 60
 _MIB: Final = 2**20
-_OPTIONS: Final = frozenset({"account", "conf", "exclusive", "extra", "home", "logs", "partition", "qos", "time_limit"})  # fmt: skip
+_OPTIONS: Final = frozenset({"account", "conf", "exclusive", "extra", "home", "logs", "node_python", "partition", "qos", "time_limit"})  # fmt: skip
 #: Of the user who submits; nothing else of the keeper's environment enters a job.
 _EXPORTED: Final = "HOME,LANG,LOGNAME,PATH,USER"
 _FEATURE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=:-]*")
@@ -102,7 +103,8 @@ class SlurmLauncher:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """``options``: account, partition, qos, time_limit, exclusive, extra: those of sbatch; conf: path of ``slurm.conf``;
-        on the machines, home: folder for the data of node workers, logs: folder for their output."""
+        on the machines, home: folder for the data of node workers, logs: folder for their output, node_python: Tangram's interpreter [that of the keeper].
+        """
         self._options = dict(options)
         self._commands = SlurmCommands(options.get("conf", ""), _user_of(options))
 
@@ -224,7 +226,9 @@ def script(order: LaunchOrder, options: Mapping[str, str]) -> str:
     if home := options.get("home"):
         variables["TANGRAM_HOME"] = home
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    return "\n".join(["#!/bin/sh", *exports, f"exec {shlex.join(order.command)}", ""])
+    python = options.get("node_python", sys.executable)
+    command = shlex.join(python if word == sys.executable else word for word in order.command)
+    return "\n".join(["#!/bin/sh", *exports, f"exec {command}", ""])
 
 
 def _user_of(options: Mapping[str, str]) -> str:

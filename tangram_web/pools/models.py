@@ -58,16 +58,16 @@ class Pool(models.Model):
     #: Nodes without a sandbox get no actions. Empty in a pool of an earlier version, until
     #: `tangram_web.pools.upgrading` decides.
     sandbox = models.CharField(
-        max_length=16, choices=[(REQUIRED, REQUIRED), (OFF, OFF)], default=REQUIRED, blank=True
-    )
+        max_length=16, choices=[(REQUIRED, REQUIRED), (OFF, OFF)], default=REQUIRED, db_default="", blank=True
+    )  # fmt: skip
     #: Environments may use the network of their node.
-    host_network = models.BooleanField(default=False)
+    host_network = models.BooleanField(default=False, db_default=True)
     #: `domain.egress.EgressRules`.
-    egress = JsonText(default=dict, blank=True)
+    egress = JsonText(default=dict, db_default={}, blank=True)
     #: Prepared environments that each node keeps: image → number.
-    warm = JsonText(default=dict, blank=True)
+    warm = JsonText(default=dict, db_default={}, blank=True)
     #: Idle environments leave a node that lets its trajectories finish.
-    move_environments = models.BooleanField(default=True)
+    move_environments = models.BooleanField(default=True, db_default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Project(models.Model):
     name = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
     default_pool = models.ForeignKey(Pool, on_delete=models.PROTECT)
     #: `domain.project_limits.ProjectBounds`.
-    limits = JsonText(default=dict, blank=True)
+    limits = JsonText(default=dict, db_default={}, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class NodeDrain(models.Model):
     node = models.CharField(primary_key=True, max_length=NAME_LENGTH, validators=[_named])
     reason = models.CharField(max_length=500, blank=True, default="")
     #: Trajectories that have their environment there continue.
-    finishing = models.BooleanField(default=False)
+    finishing = models.BooleanField(default=False, db_default=False)
     since = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -215,10 +215,12 @@ class Token(AbstractAuthToken):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE
     )
     #: Networks (CIDR) from which it may be used; empty: every address.
-    networks = JsonText(default=list)
+    networks = JsonText(default=list, db_default=[])
     last_used_at = models.DateTimeField(null=True)
     #: Address of the client at that time; empty for uses that earlier versions recorded.
-    last_used_from = models.CharField(max_length=ADDRESS_LENGTH, blank=True, default="")
+    last_used_from = models.CharField(
+        max_length=ADDRESS_LENGTH, blank=True, default="", db_default=""
+    )
     revoked_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -44,6 +44,8 @@ JUDGE_SECONDS: Final = 1.0
 CALM_SECONDS: Final = 2.0
 #: Unchanged problems are stored again this often, as a sign of life.
 STORE_SECONDS: Final = 4.0
+#: After its start a watch finds snapshots that a projector of another version stored; live pages publish them again meanwhile.
+FOREIGN_SECONDS: Final = 30.0
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -66,8 +68,23 @@ class ProblemWatch:
         self._stored: StoredProblems | None = None
         #: Wall clock of the newest judgement that is stored.
         self._saved_at = 0.0
+        self._began: float | None = None
         #: Until the next turn.
         self.pause_seconds = JUDGE_SECONDS
+
+    def try_turn(self, now: float) -> None:
+        """Do `turn`; what it cannot read is logged, and tried again. Raises KeyError for a snapshot without a member, unless another
+        version may have stored it.
+        """
+        self._began = now if self._began is None else self._began
+        try:
+            self.turn(now)
+        except redis.RedisError as error:
+            log.warning("problems cannot be judged and are tried again: %s", error)
+        except KeyError as error:
+            if now - self._began > FOREIGN_SECONDS:
+                raise
+            log.warning("problems are judged once a snapshot of another version is replaced, which has no %s", error)  # fmt: skip
 
     def turn(self, now: float) -> bool:
         """Judge and publish once; return False while another process does. Raises redis.RedisError."""
@@ -190,10 +207,7 @@ def watch(stop: Event) -> None:
     with FramePublisher(get_channel_layer(), client, settings.TANGRAM_KEY_PREFIX) as publisher:
         watching = ProblemWatch(client, bus.keys(), publisher)
         while not stop.is_set():
-            try:
-                watching.turn(time())
-            except redis.RedisError as error:
-                log.warning("problems cannot be judged and are tried again: %s", error)
+            watching.try_turn(time())
             stop.wait(watching.pause_seconds)
         try:
             watching.close()

@@ -352,7 +352,7 @@ class RolloutRecord(models.Model):
     #: How often it was parked.
     parked_times = models.IntegerField(default=0, db_default=0)
     #: Its latest assignments: ``attempt``, ``worker``, ``at``, and once it left that worker ``until`` and ``reason``.
-    attempts = JsonText(default=list, db_default="[]")
+    attempts = JsonText(default=list, db_default=[])
 
     class Meta:
         verbose_name = "rollout"
@@ -394,7 +394,7 @@ class NodeRecord(models.Model):
     pool = models.CharField()
     state = models.CharField(choices=NodeAvailability.choices, default=NodeAvailability.READY)
     #: It is drained, and trajectories that have their environment there continue.
-    finishing = models.BooleanField(default=False)
+    finishing = models.BooleanField(default=False, db_default=False)
     incarnation = models.BigIntegerField(default=0)
     #: Kind → what the node declared (`domain.inventory.ResourceInventory`).
     resources = JsonText(default=dict)
@@ -431,7 +431,7 @@ class ProjectionPosition(models.Model):
     #: Nodes that the last configuration drains, for those that join later.
     drained_nodes = JsonText(default=list)
     #: Those of them that let trajectories finish.
-    finishing_nodes = JsonText(default=list)
+    finishing_nodes = JsonText(default=list, db_default=[])
 
     class Meta:
         verbose_name = "projection position"

@@ -59,9 +59,9 @@ class Endpoint(models.Model):
     #: Values of `WebhookEvent`.
     events = JsonText(default=list)
     #: Kinds of problems whose events it gets (`tangram_web.problems.kinds`); empty: all.
-    problems = JsonText(default=list)
+    problems = JsonText(default=list, db_default=[])
     #: Ids of the saved views of its project that it watches; empty: none.
-    views = JsonText(default=list)
+    views = JsonText(default=list, db_default=[])
     #: Signing key, encrypted (`tangram_web.lib.sealing`); shown once.
     secret = models.TextField()
     former_secret = models.TextField(blank=True, default="")

@@ -7,8 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tangram_web.supervisor import stack
 from tangram_web.supervisor.children import Program
+from tests.faults.code_trees import PRESENT, CodeTree
 
 END_WITHIN_SECONDS = 240.0
 
@@ -16,9 +16,11 @@ END_WITHIN_SECONDS = 240.0
 class Part:
     """One program of the system."""
 
-    def __init__(self, program: Program, log: Path) -> None:
+    def __init__(self, program: Program, log: Path, code: CodeTree = PRESENT) -> None:
         self.name = program.name
         self.log = log
+        #: Its next start is one of this version.
+        self.code = code
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,7 +39,7 @@ class Part:
         assert not self.alive
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._program.command, cwd=stack.ROOT, stdout=log, stderr=log,
+                self.code.command(self._program.command), cwd=self.code.folder, stdout=log, stderr=log,
                 env={**os.environ, **self._program.environment}, start_new_session=True,
             )  # fmt: skip
 

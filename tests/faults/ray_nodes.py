@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from domain.node_groups import NodeGroupSpec
 from managers.launch.launcher import Instance, LaunchOrder
 from managers.launch.ray_cluster import RayLauncher, make
@@ -24,25 +26,29 @@ WITHIN_SECONDS = 300.0
 class RayNodes:
     """Instances of a group on machines for nodes, beside a machine for trainers."""
 
-    group, installation = "onray", "tangram-tests"
+    installation = "tangram-tests"
 
     def __init__(self, directory: Path, *, machines: int = 3) -> None:
-        self.directory = directory
+        self.directory, self.group = directory, "onray"
         self.machines = RayMachines(python_of("ray"))
         # Tasks of trainers would fill the cores of a spare machine, and no instance could move there.
         self.machines.add("trainers", num_cpus=2, resources={"trainers": 100})
         for number in range(1, machines + 1):
-            home = directory / f"machine-{number}"
-            home.mkdir()
-            self.machines.add(
-                f"m{number}", num_cpus=2, resources={"tangram": 1}, env_vars={"HOME": str(home)}
-            )
+            self.add_machine(str(number))
         given = {
             "TANGRAM_SECRET_KEY": "of a test, " * 8,
             "TANGRAM_INSTALLATION": self.installation,
         }
         self.system = System(directory, nodes=0, environment=given, tcp=True)
         self.launcher: RayLauncher | None = None
+
+    def add_machine(self, name: str) -> None:
+        """Add a machine for node workers, with a home of its own."""
+        home = self.directory / f"machine-{name}"
+        home.mkdir()
+        self.machines.add(
+            f"m{name}", num_cpus=2, resources={"tangram": 1}, env_vars={"HOME": str(home)}
+        )
 
     def start(self) -> None:
         """Start all parts but nodes."""
@@ -65,9 +71,11 @@ class RayNodes:
             self.launcher.launch(self._order(name, self.spec))
         until(lambda: self.ready_nodes() == names)
 
-    def declare(self, count: int) -> None:
-        """Declare the group, which the keeper then brings to its size."""
-        spec = {"engine": "ray", "count": count, "cpus": 2, "options": self.spec.options}
+    def declare(self, count: int, *, isolation: str = "auto", **options: str) -> None:
+        """Declare the group, which the keeper then brings to its size, with changes of its options."""
+        spec = {
+            "engine": "ray", "count": count, "cpus": 2, "isolation": isolation, "options": {**self.spec.options, **options},
+        }  # fmt: skip
         document = {
             "apiVersion": "tangram/v1",
             "kind": "NodeGroup",
@@ -75,6 +83,20 @@ class RayNodes:
             "spec": spec,
         }
         self.system.apply(json.dumps(document))
+
+    def report(self) -> Any:
+        """Return what the keeper stored last of the group."""
+        groups = self.system.ask("GET", "/api/v1/node-groups")["groups"]
+        return next(each for each in groups if each["name"] == self.group)
+
+    def program_of(self, name: str) -> str:
+        """Return the program of the process of a node worker."""
+        (found,) = (
+            each.info["cmdline"][0]
+            for each in psutil.process_iter(["cmdline"])
+            if f"{name}@%h" in (each.info["cmdline"] or ())
+        )
+        return str(found)
 
     def _order(self, name: str, spec: NodeGroupSpec) -> LaunchOrder:
         # Each machine keeps the state of its nodes in a home of its own.
@@ -110,14 +132,15 @@ class RayNodes:
     def stop(self) -> None:
         """End the instances, Tangram and Ray, each also where the one before fails."""
         try:
-            self._end_instances()
+            self.end_instances()
         finally:
             try:
                 self.system.stop()
             finally:
                 self.machines.close()
 
-    def _end_instances(self) -> None:
+    def end_instances(self) -> None:
+        """End what the launcher has launched, without a keeper."""
         launcher = self.launcher
         if launcher is None:
             return

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -35,6 +35,7 @@ from tangram_web.supervisor.address import ServerAddress
 from tangram_web.supervisor.children import Program
 from tangram_web.supervisor.data_folder import DataFolder
 from tangram_web.supervisor.redis_server import EmbeddedRedis, choose_redis
+from tests.faults.code_trees import PRESENT, CodeTree
 from tests.faults.leftovers import end_leftovers
 from tests.faults.network import Network
 from tests.faults.process import Part
@@ -71,13 +72,13 @@ class System:
         tcp: bool = False,
         rollout_workers: int = 0,
         together: bool = False,
+        code: CodeTree = PRESENT,
     ) -> None:
-        """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb.
-
-        ``tcp``: the parts reach Redis by TCP with a password, as they do beside PostgreSQL, and not by a socket.
-
-        ``together``: one part, worker, hosts the loop, the projector and the jobs, as with `up --together`.
+        """``proxied``: the parts reach Redis and PostgreSQL through `Network`s, which tests disturb; ``tcp``: Redis by TCP with a
+        password, as beside PostgreSQL, and not by a socket; ``together``: one part, worker, hosts the loop, the projector and the
+        jobs, as with `up --together`; ``code``: that of all parts, and of what an operator runs.
         """
+        self.code = code
         self.home = DataFolder.open(directory / "home")
         self.keys = Keys()
         server = choose_redis(self.home, {})
@@ -161,7 +162,7 @@ class System:
             self._common["DATABASE_URL"] = url
 
     def _add(self, program: Program) -> None:
-        self.parts[program.name] = Part(program, self.home.log(program.name))
+        self.parts[program.name] = Part(program, self.home.log(program.name), self.code)
 
     def __getitem__(self, name: str) -> Part:
         return self.parts[name]
@@ -184,13 +185,19 @@ class System:
     def _prepare(self) -> dict[str, str]:
         self["redis"].start()
         setup = stack.setup(self.address, self._common)
-        prepared = subprocess.run(
-            setup.command, cwd=stack.ROOT, env={**os.environ, **setup.environment},
-            check=True, capture_output=True,
-        )  # fmt: skip
-        access: dict[str, str] = json.loads(prepared.stdout)
+        access: dict[str, str] = json.loads(self._run(setup.command, setup.environment))
         self.token = access["token"]
         return access
+
+    def manage(self, *words: str) -> str:
+        """Run a command of ``manage.py``, as an operator does."""
+        return self._run((sys.executable, "manage.py", *words), self._common)
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        return subprocess.run(
+            self.code.command(command), cwd=self.code.folder, env={**os.environ, **environment}, check=True,
+            stdout=subprocess.PIPE, text=True,
+        ).stdout  # fmt: skip
 
     def stop(self) -> None:
         """End everything of ours, Redis last."""
@@ -252,7 +259,7 @@ class System:
 
     def status(self) -> Any:
         """Return the leader's status."""
-        return self._ask("GET", "/api/v1/status")
+        return self.ask("GET", "/api/v1/status")
 
     def running(self) -> int:
         """Return how many actions run, from the leader's status."""
@@ -260,7 +267,7 @@ class System:
 
     def drain(self, node: str) -> None:
         """Grant nothing more on a node, and wait until nothing runs there."""
-        self._ask("POST", f"/api/v1/nodes/{node}/drain", {"reason": "upgrade"})
+        self.ask("POST", f"/api/v1/nodes/{node}/drain", {"reason": "upgrade"})
         until = time.monotonic() + READY_WITHIN_SECONDS
         while time.monotonic() < until:
             cores = self._node(node)["resources"]["cpu"]
@@ -271,7 +278,7 @@ class System:
 
     def resume(self, node: str) -> None:
         """Grant on a node again."""
-        self._ask("POST", f"/api/v1/nodes/{node}/resume", {})
+        self.ask("POST", f"/api/v1/nodes/{node}/resume", {})
 
     def _node(self, name: str) -> Any:
         return next(node for node in self.status()["nodes"] if node["name"] == name)
@@ -292,14 +299,11 @@ class System:
             client.send(apply_config(text))
 
     def _new_token(self, name: str, *scopes: str) -> str:
-        command = (sys.executable, "manage.py", "token", "--name", name)
-        made = subprocess.run(
-            (*command, *(word for scope in scopes for word in ("--scope", scope))), cwd=stack.ROOT, check=True,
-            env={**os.environ, **self._common}, capture_output=True, text=True,
-        )  # fmt: skip
-        return made.stdout.strip()
+        given = (word for scope in scopes for word in ("--scope", scope))
+        return self.manage("token", "--name", name, *given).strip()
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Send a request of an operator; return its answer."""
         headers = {"Authorization": f"Bearer {self.operator}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self.address.url + path, data, headers, method=method)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks.steady_trainers import SteadyTrainers
 from domain.ids import trajectory_key
 from managers.cpu.workspaces import safe_name
 from managers.launch.launcher import InstanceState
 from tangram_client.client import Client
 from tests.faults.audit import Audit
+from tests.faults.code_trees import PRESENT, interpreter
 from tests.faults.ray_nodes import WITHIN_SECONDS, RayNodes, until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -128,3 +131,49 @@ def test_a_lost_machine_is_replaced_and_each_action_ends_once(ray_nodes: RayNode
     audit.replay()
     assert {each[0] for task in ended for each in task} <= audit.finishes.keys() - before.keys()
     assert set(audit.finishes.values()) == {1}
+
+
+def test_a_changed_shape_replaces_nodes_on_ray_and_another_way_to_reach_it_none(
+    ray_nodes: RayNodes, tmp_path: Path
+) -> None:
+    ray_nodes.end_instances()
+    ray_nodes.group = "rolling"
+    ray_nodes.add_machine("more")
+    try:
+        _replace_under_load(ray_nodes, tmp_path)
+    finally:
+        ray_nodes.declare(0)
+        until(lambda: not ray_nodes.instances())
+
+
+def _replace_under_load(ray_nodes: RayNodes, tmp_path: Path) -> None:
+    ray_nodes.declare(2, isolation="process")
+    until(lambda: ray_nodes.ready_nodes() >= {"rolling-1", "rolling-2"})
+    first = ray_nodes.instances()
+    load = SteadyTrainers([ray_nodes.system.address.url], ray_nodes.system.token, tmp_path / "ran", trainers=4, actions=5)  # fmt: skip
+    load.start()
+
+    # The file with the access of trainers is no part of the shape.
+    other = tmp_path / "client.json"
+    other.write_text((ray_nodes.directory / "client.json").read_text())
+    ray_nodes.declare(2, isolation="process", client=str(other))
+    until(lambda: ray_nodes.report()["spec"]["options"]["client"] == str(other))
+    # That pass has compared all instances with the new options.
+    assert not any(each["outdated"] for each in ray_nodes.report()["instances"])
+    load.wait_for(40)
+    assert ray_nodes.instances() == first
+
+    python = interpreter(tmp_path / "python", PRESENT.folder)
+    ray_nodes.declare(2, isolation="process", client=str(other), node_python=python)
+    former = {each.fingerprint for each in first.values()}
+    # Names are used again.
+    until(lambda: former.isdisjoint(each.fingerprint for each in ray_nodes.instances().values()))
+    until(lambda: len(ray_nodes.ready_nodes() & ray_nodes.instances().keys()) == 2)
+    load.wait_for(40)
+    load.stop()
+
+    assert set(load.outcomes.values()) == {"completed"}
+    assert (load.failures, load.moved, load.ran_twice(), load.never_ran()) == ([], set(), [], 0)
+    assert len(former) == 1
+    assert former != {""}
+    assert all(ray_nodes.program_of(name) == python for name in ray_nodes.instances())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import time
 from typing import Any
 
+import msgspec
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
@@ -23,7 +24,7 @@ from tangram_web.lib.sealing import seal
 from tangram_web.live.access import Sight
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.publisher import FramePublisher
-from tangram_web.live.topic_store import save_snapshots
+from tangram_web.live.topic_store import save_snapshots, snapshot_key, stored_snapshot
 from tangram_web.live.topics import TopicFrame
 from tangram_web.pools.models import Project
 from tangram_web.problems.facts import Condition
@@ -31,7 +32,7 @@ from tangram_web.problems.judge import ProblemState, SystemProblem
 from tangram_web.problems.reading import problem_lines
 from tangram_web.problems.stored import ProblemStore, StoredProblems
 from tangram_web.problems.submitters import submitters
-from tangram_web.problems.watch import CALM_SECONDS, JUDGE_SECONDS, ProblemWatch
+from tangram_web.problems.watch import CALM_SECONDS, FOREIGN_SECONDS, JUDGE_SECONDS, ProblemWatch
 from tangram_web.records.models import ActionRecord
 from tangram_web.webhooks.models import PURPOSE, Delivery, Endpoint
 from tangram_web.webhooks.signing import new_secret
@@ -113,6 +114,29 @@ def member_of(project: str) -> Client:
     client = Client()
     client.force_login(user)
     return client
+
+
+def test_a_snapshot_of_another_version_is_waited_for_after_a_start_and_is_an_error_later(
+    defaults: None, redis_bus: Any, journal: Journal
+) -> None:
+    def publish_without_a_member(at: float) -> None:
+        publish(redis_bus, journal, at)
+        key = snapshot_key(bus.keys().prefix, "overview")
+        stored = msgspec.msgpack.decode(redis_bus.get(key))
+        del stored["pools"][0]["nodes_lost"]
+        redis_bus.set(key, msgspec.msgpack.encode(stored))
+
+    now = time()
+    with FramePublisher(Layer(), redis_bus, bus.keys().prefix) as publisher:
+        watch = ProblemWatch(redis_bus, bus.keys(), publisher)
+        publish_without_a_member(now)
+        watch.try_turn(now)
+        publish(redis_bus, journal, now + 1)
+        watch.try_turn(now + 1)
+        assert stored_snapshot(redis_bus, "resources")["rows"]
+        publish_without_a_member(now + FOREIGN_SECONDS + 1)
+        with pytest.raises(KeyError):
+            watch.try_turn(now + FOREIGN_SECONDS + 1)
 
 
 def test_an_incident_is_announced_once_over_restarts_and_over_many_judgements(

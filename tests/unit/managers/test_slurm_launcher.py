@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sys
 import time
 
 import pytest
 
 from domain.errors import InvalidRequest
 from domain.node_groups import NodeGroupSpec
-from managers.launch.launcher import InstanceState, LaunchError, LaunchOrder
+from managers.launch.launcher import InstanceState, LaunchError, LaunchOrder, fingerprint_of
 from managers.launch.slurm_cluster import make, requests, script
 from managers.launch.slurm_commands import SlurmCommands, SlurmJob, explain, parse_job
 
@@ -62,6 +63,14 @@ def test_the_script_becomes_the_node_worker_with_its_variables() -> None:
     order = LaunchOrder("main", "cpu", "cpu-1", NodeGroupSpec("slurm", count=1), ["a b", "c"], {"X": "it's"})  # fmt: skip
     assert script(order, {}).splitlines() == ["#!/bin/sh", "export X='it'\"'\"'s'", "exec 'a b' c"]
     assert "export TANGRAM_HOME=/scratch/tangram" in script(order, {"home": "/scratch/tangram"})
+
+
+def test_the_interpreter_on_the_machines_is_part_of_the_shape() -> None:
+    options = {"node_python": "/opt/2/bin/python"}
+    order = LaunchOrder("main", "cpu", "cpu-1", NodeGroupSpec("slurm", count=1), [sys.executable, "-m", "x"])  # fmt: skip
+    assert script(order, options).splitlines()[-1] == "exec /opt/2/bin/python -m x"
+    before, after = (NodeGroupSpec("slurm", count=1, options=each) for each in ({}, options))
+    assert fingerprint_of(before, make({}).reach) != fingerprint_of(after, make(options).reach)
 
 
 @pytest.mark.parametrize(
