@@ -45,7 +45,8 @@ def families(
 
     ``resources`` and ``shares`` are those of `GET /status`.
     """
-    yield from _of_totals(totals)
+    yield from _of_actions(totals)
+    yield from _of_gpu_services(totals)
     yield from _of_rollouts(totals)
     yield from _of_generations(totals, fleets)
     yield from _of_fleets(fleets)
@@ -91,7 +92,7 @@ def families_of_requests(totals: RequestTotals) -> Iterator[Metric]:
     yield seconds
 
 
-def _of_totals(totals: Totals) -> Iterator[Metric]:
+def _of_actions(totals: Totals) -> Iterator[Metric]:
     yield _counter(
         "tangram_actions_submitted", "Actions accepted.", ["project", "pool", "kind"],
         totals.submitted,
@@ -132,6 +133,13 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     for key, peak in sorted(totals.peak_memory.items()):
         peaks.add_metric(key, _buckets(peak.counts, MEMORY_BOUNDS), peak.sum_bytes)
     yield peaks
+    yield _histogram(
+        "tangram_action_phase_seconds", f"Parts of ACT: {', '.join(PHASES)}.",
+        ["pool", "phase"], totals.phases,
+    )  # fmt: skip
+
+
+def _of_gpu_services(totals: Totals) -> Iterator[Metric]:
     yield _counter(
         "tangram_gpu_service_calls",
         "Grants to calls of GPU services that were in memory on the chunk, or were restored.",
@@ -149,10 +157,6 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     yield _histogram(
         "tangram_gpu_restore_seconds", "Restores of a service on its chunk, evictions included.",
         ["pool"], totals.restores,
-    )  # fmt: skip
-    yield _histogram(
-        "tangram_action_phase_seconds", f"Parts of ACT: {', '.join(PHASES)}.",
-        ["pool", "phase"], totals.phases,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from managers.common.affinity import usable_cores
 from managers.common.memory_shares import real_memory_bytes
 from managers.common.order_runs import CLOSED, SHUTTING_DOWN, OrderRuns
 from managers.common.removals import Removals
-from managers.common.start_log import StartLog, leftover
+from managers.common.start_log import StartLog
 from managers.common.visible_gpus import find_devices
 from managers.cpu.disk_watch import DiskQuotas, DiskWatch
 from managers.cpu.door_access import DoorAccess, tree_of
@@ -59,7 +59,7 @@ from managers.cpu.process.launcher import Launcher
 from managers.cpu.process.memory_watch import watch_memory
 from managers.cpu.process.moving import ProcessMoving
 from managers.cpu.process.process_groups import ProcessGroups, open_process_groups
-from managers.cpu.process.process_table import ProcessTable, Termination, become_subreaper
+from managers.cpu.process.process_table import ProcessTable, become_subreaper
 from managers.cpu.process.process_tag import ProcessTagger
 from managers.cpu.process.run import ProcessRun, ProcessTools
 from managers.cpu.process.sessions import ProcessSessions
@@ -85,16 +85,24 @@ class ProcessDriver:
 
     kinds = frozenset({Kind.EXEC})
 
+    # Set when it is opened.
+    _disks: LoopDisks | None = None
+    _lock = -1
+    _tools: ProcessTools | None = None
+    _groups: ProcessGroups | None = None
+    _living: DriverEnvironments | None = None
+    _freezers: Freezers | None = None
+
     def __init__(self, context: DriverContext, proxy: EgressProxy | None = None) -> None:
         self._settings = ProcessSettings.parse(context.settings)
         self._given = context.settings
         self._directory = context.state_directory
         self._workspaces = Workspaces(self._directory)
-        self.trees = Trees(self._directory)
-        self.trees.arrivals.fetch = context.fetch_image
-        self._forkable = ForkableTrees(self._directory, self.trees)
+        self.trees = trees = Trees(self._directory)
+        trees.arrivals.fetch = context.fetch_image
+        self._forkable = ForkableTrees(self._directory, trees)
         store = SnapshotStore(self._directory)
-        self.trees.further_records = store.records
+        trees.further_records = store.records
         #: What uses an environment waits until the former one of its name is removed.
         self._removals = Removals()
         self._sessions = shells = ProcessSessions(self._removals)
@@ -110,12 +118,6 @@ class ProcessDriver:
         self._isolation = Isolation(
             self._settings, context.settings, self._workspaces, self.trees, self._forkable
         )
-        self._disks: LoopDisks | None = None
-        self._lock = -1
-        self._tools: ProcessTools | None = None
-        self._groups: ProcessGroups | None = None
-        self._living: DriverEnvironments | None = None
-        self._freezers: Freezers | None = None
         self._parking = EnvironmentParking(
             lambda name: 0 if self.memory is None else self.memory.reclaim(name),
             self._settings.environment_park_seconds,
@@ -145,8 +147,7 @@ class ProcessDriver:
         )  # fmt: skip
         inspection = EnvironmentInspection(self._running, self._parking, self._disk.used_bytes)
         self.inspect_environment = inspection.inspect
-        images = ImageLibrary(self._directory, self.trees.images, self.trees.arrivals)
-        self.images = self.prepared = images
+        self.images = self.prepared = ImageLibrary(self._directory, trees.images, trees.arrivals)
         #: How the memory of commands is limited, known once it is open.
         self.memory_protection = ""
 
@@ -173,7 +174,8 @@ class ProcessDriver:
         living = await asyncio.to_thread(find_living, self._directory / ENVIRONMENTS, tagger)
         with contextlib.suppress(OSError):  # then programs are stopped by signals
             self._freezers = await asyncio.to_thread(open_freezers, f"{tagger.name}-frozen")
-        leftovers = await self._end_predecessor(tagger, table, marked, kept_tags(living, tagger))
+        kept, patience = kept_tags(living, tagger), self._settings.patience_seconds
+        leftovers = await table.end_marked(marked, kept, patience)
         await self._group_processes(tagger.name, living)
         await self._limit_memory(tagger.name, table, living)
         if self._settings.environment_disks == "auto" and os.geteuid() == 0:
@@ -479,14 +481,3 @@ class ProcessDriver:
             self._watches.append(asyncio.create_task(watch_memory(self._runs, table)))
             self.memory_protection = f"watched, without control groups: {error}"
             _log.warning("memory of actions is %s", self.memory_protection)
-
-    async def _end_predecessor(
-        self, tagger: ProcessTagger, table: ProcessTable, marked: Sequence[str], kept: set[int]
-    ) -> list[Leftover]:
-        endings = await table.end_all(kept, self._settings.patience_seconds)
-        leftovers = []
-        for mark in marked:
-            ending = endings.get(tagger.tag(mark), Termination())
-            detail = f"could not end {', '.join(ending.remaining)}" if ending.remaining else ""
-            leftovers.append(leftover(mark, ended=ending.ended > 0, detail=detail))
-        return leftovers

@@ -20,11 +20,13 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from domain.ports import Leftover
+from managers.common.start_log import leftover
 from managers.cpu.cgroup_files import read
 from managers.cpu.process.process_groups import ProcessGroup, ProcessGroups
 from managers.cpu.process.process_tag import ProcessTagger
@@ -162,6 +164,18 @@ class ProcessTable:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self.left_behind(tag)
         return Termination(len(ended))
+
+    async def end_marked(
+        self, marked: Sequence[str], besides: Collection[int], patience_seconds: float
+    ) -> list[Leftover]:
+        """Do `end_all`; return the attempts that the predecessor had marked as started, and what became of them."""
+        endings = await self.end_all(besides, patience_seconds)
+        leftovers = []
+        for mark in marked:
+            ending = endings.get(self._tagger.tag(mark), Termination())
+            detail = f"could not end {', '.join(ending.remaining)}" if ending.remaining else ""
+            leftovers.append(leftover(mark, ended=ending.ended > 0, detail=detail))
+        return leftovers
 
     async def end_all(
         self, besides: Collection[int], patience_seconds: float

@@ -18,14 +18,16 @@ from domain.errors import NotFound
 from domain.principals import Principal, Scope
 from tangram_web.lib.access import HasScope
 from tangram_web.pools import services
-from tangram_web.pools.api.serializers import (
-    DeclaredFleetView,
+from tangram_web.pools.api.node_serializers import (
     DrainBody,
-    FleetBody,
-    NewFleetBody,
     NodeDrainView,
     NodeForgottenView,
     NodeGroupsView,
+)
+from tangram_web.pools.api.serializers import (
+    DeclaredFleetView,
+    FleetBody,
+    NewFleetBody,
     PoolBody,
     PoolPatch,
     PoolView,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from domain.decisions import MoveEnvironment, ReceiveEnvironment
+from domain.ids import TrajectoryKey
 from domain.moves import IN_USE, PROCESS, SESSION
 from domain.redis_keys import Keys
 from tests.conformance.isolations import isolations
@@ -17,6 +18,7 @@ from tests.integration.runtime.moving_rig import MOVING, MovingRig, ran
 from tests.integration.runtime.rig import LoopThread
 from tests.redis_server import RedisServer
 
+T1 = TrajectoryKey("default/t1")
 pytestmark = pytest.mark.skipif("bwrap" not in isolations(), reason="no bubblewrap here")
 
 
@@ -59,7 +61,7 @@ async def test_an_idle_environment_moves_and_goes_on_as_if_nothing_had_happened(
         assert (await client.get("/trajectories/t1/files/c")).content == b"3\n"
         await client.put("/trajectories/t1/files/d", content=b"4")
         assert (await ran(client, "t1", "cat d"))["result"]["stdout"] == "4"
-    assert not rig.nodes["n1"].driver._workspaces.of("default/t1").exists()
+    assert not rig.nodes["n1"].driver._workspaces.of(T1).exists()
     assert await rig.nodes["n1"].driver.snapshots() == []
     assert rig.state.supply.nodes["n1"].moved == 1
 
@@ -98,7 +100,7 @@ async def test_what_is_used_stays_and_says_why(rig, what):
             assert opened.status_code == 201, opened.text
         if what == IN_USE:
             gate = rig.nodes["n1"].worker._moves._gate
-            using = gate.using("default/t1")
+            using = gate.using(T1)
             await using.__aenter__()
         await rig.start("n2")
         rig.drain("n1")
@@ -138,7 +140,7 @@ async def test_each_party_may_be_restarted_in_the_middle(rig, killed, step):
     assert view["placement"]["node"] == home
     await rig.until(lambda: not rig.trajectory("t1").copies)
     for name, node in rig.nodes.items():
-        assert node.driver._workspaces.of("default/t1").exists() == (name == home)
+        assert node.driver._workspaces.of(T1).exists() == (name == home)
 
 
 async def test_a_target_that_is_lost_leaves_the_trajectory_where_it_was(
@@ -158,7 +160,7 @@ async def test_a_target_that_is_lost_leaves_the_trajectory_where_it_was(
         assert rig.trajectory("t1").copies == ["n2"]
         await rig.start("n2")
         await rig.until(lambda: not rig.trajectory("t1").copies)
-    assert not rig.nodes["n2"].driver._workspaces.of("default/t1").exists()
+    assert not rig.nodes["n2"].driver._workspaces.of(T1).exists()
 
 
 async def test_a_trajectory_that_ends_in_the_middle_leaves_nothing_on_either_node(rig):
@@ -171,7 +173,7 @@ async def test_a_trajectory_that_ends_in_the_middle_leaves_nothing_on_either_nod
         await client.post("/trajectories/t1/finish")
         await rig.until(lambda: rig.trajectory("t1").removing)
         go_on.set()
-        await rig.until(lambda: "default/t1" not in rig.state.trajectories)
+        await rig.until(lambda: T1 not in rig.state.trajectories)
     for node in rig.nodes.values():
-        assert not node.driver._workspaces.of("default/t1").exists()
+        assert not node.driver._workspaces.of(T1).exists()
         assert await node.driver.snapshots() == []

@@ -166,6 +166,13 @@ def test_a_node_that_differs_is_no_target(core, other):
     assert only(MoveEnvironment, scenario.configure(draining("n1"))) == []
 
 
+def test_a_little_less_memory_is_no_difference(core):
+    scenario = placed(core, others=())
+    scenario.join(a_mover("n2", memory_bytes=15 * GIB))
+
+    assert the(MoveEnvironment, scenario.configure(draining("n1"))).target == "n2"
+
+
 @pytest.mark.parametrize("why", ["the pool moves none", "the drain stops trajectories"])
 def test_nothing_moves_unless_the_pool_and_the_drain_say_so(core, why):
     scenario = placed(core)
