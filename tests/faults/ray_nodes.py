@@ -71,10 +71,10 @@ class RayNodes:
             self.launcher.launch(self._order(name, self.spec))
         until(lambda: self.ready_nodes() == names)
 
-    def declare(self, count: int, *, isolation: str = "auto", **options: str) -> None:
+    def declare(self, count: int, **options: str) -> None:
         """Declare the group, which the keeper then brings to its size, with changes of its options."""
         spec = {
-            "engine": "ray", "count": count, "cpus": 2, "isolation": isolation, "options": {**self.spec.options, **options},
+            "engine": "ray", "count": count, "cpus": 2, "options": {**self.spec.options, **options},
         }  # fmt: skip
         document = {
             "apiVersion": "tangram/v1",
