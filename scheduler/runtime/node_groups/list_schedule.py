@@ -6,8 +6,8 @@
    few has one node kept for it from its first moment: it waits until that has enough, as the head of a queue does in the scheduler.
 3. What runs ends in equal parts, spread evenly over twice what is left of it. Where a node runs fewer actions than there are parts, it is
    nodes that become free one after the other, and else each releases parts of what is held there.
-4. At most `_MOST_KINDS` kinds and `_MOST_STARTS` starts are listed: the rest of the kinds are one with their means, the rest of the starts is
-   work divided by servers.
+4. At most `_MOST_KINDS` kinds, `_MOST_STARTS` starts and `_MOST_PLACES` places are listed: the rest of the kinds, and of the places of a shape, are
+   one with their means, the rest of the starts is work divided by servers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from scheduler.runtime.node_groups.queue_estimate import NEVER_SECONDS
 
 _MOST_KINDS: Final = 8
 _MOST_STARTS: Final = 48
+#: Kinds of nodes that are there.
+_MOST_PLACES: Final = 8
 #: What runs ends in so many parts of each row, and of each shape.
 _PARTS_OF_ROW: Final = 3
 _PARTS: Final = 6
@@ -307,6 +309,8 @@ class _ListRun:
             if not self.left[number]:
                 continue
             for found in opened:
+                if self._starts >= _MOST_STARTS:
+                    return
                 if found.parts or (kind.bound and found.is_new):
                     continue
                 kept_for = found.kept_for
@@ -405,7 +409,12 @@ def _merged(places: Iterable[Place], kinds: Sequence[_WaitingKind]) -> Iterable[
     for place in places:
         slots = tuple(slots_of(place.free, kind.needs) for kind in kinds)
         found.setdefault((place.shape, slots, place.chunks), []).append(place)
-    for members in found.values():
+    # Those with many nodes as they are, the others as one of each shape.
+    largest = sorted(found.values(), key=lambda each: -sum(place.nodes for place in each))
+    rest: dict[object, list[Place]] = {}
+    for place in [place for each in largest[_MOST_PLACES:] for place in each]:
+        rest.setdefault(place.shape, []).append(place._replace(chunks=None))
+    for members in [*largest[:_MOST_PLACES], *rest.values()]:
         count = sum(place.nodes for place in members)
         free = tuple(
             sum(place.nodes * place.free[position] for place in members) // count

@@ -11,11 +11,19 @@ from msgspec.structs import replace
 
 from contract.node_group_reports import NodeGroupEstimate
 from contract.pool_demands import DemandRow, NodesAlike, PoolDemand
+from contract.requests import ActionRequest
+from domain.action import ExecSpec, Kind
+from domain.errors import NeverFits
 from domain.node_groups import NodeGroupSpec
+from domain.principals import Principal, Scope
+from scheduler.runtime.capacity import capacity_of
+from scheduler.runtime.gateway.admission import Admission
 from scheduler.runtime.node_groups.act_estimate import PoolEstimate
 from scheduler.runtime.node_groups.elastic import WINDOW_SECONDS, ElasticPools
 from scheduler.runtime.node_groups.pool_load import NodesFrom, Place, PoolLoad
 from scheduler.runtime.node_groups.pool_sight import START_SECONDS, GroupSight
+from tests.builders import a_config, a_node
+from tests.scenario import Scenario
 from tests.tiers import by_tier
 
 SMALL = NodeGroupSpec("fake", min_count=0, max_count=16, cpus=8)
@@ -201,6 +209,22 @@ def test_free_gpus_that_are_no_chunk_take_no_call_for_two():
     assert apart.act([NodesFrom(0.0, (1,))]) > 60.0
     buddies = PoolEstimate(PoolLoad(rows, (), [shape], places=[place._replace(chunks=(0, 1, 0, 0))]))  # fmt: skip
     assert buddies.act([NodesFrom(0.0, (1,))]) == pytest.approx(60.0)
+
+
+def test_an_action_is_admitted_where_a_group_of_the_pool_may_have_its_node():
+    groups = {"gpus": GPUS, "none": replace(BIG, max_count=0), "far": replace(BIG, pool="p")}
+    scenario = Scenario(a_node(cpus=4), config=a_config(node_groups=groups, pools=("default", "p")))
+    admission = Admission()
+    admission.view = capacity_of(scenario.machine.state)
+
+    def admit(cost: dict[str, float]) -> object:
+        asked = ActionRequest(task="t", kind=Kind.EXEC, cost=cost, exec=ExecSpec(("true",)))
+        return admission.action(asked, Principal("trainer", None, frozenset({Scope.SUBMIT}))).cost
+
+    assert admit({"gpu": 8}) == {"gpu": (8000,)}
+    assert admit({"cpu": 8}) == {"cpu": (8000,)}
+    with pytest.raises(NeverFits, match="cpu: 9 asked, the largest node of pool 'default' has 8"):
+        admit({"cpu": 9})
 
 
 SPECS = st.lists(

@@ -111,6 +111,7 @@ class Scene:
         self.size = SaidSize()
         self.demands: dict[str, PoolDemand] = {}
         self.coming: dict[str, ComingNodes] = {}
+        self.peers: dict[str, frozenset[str]] = {}
         ports = KeeperPorts(
             "i", self._launcher, lambda node, spec: (["worker", node], {"A": "b"}), self,
             self._store, self._append, lambda group: self.size,
@@ -145,7 +146,7 @@ class Scene:
             name: replace(load, drained=name in self.reasons_of)
             for name, load in self.loads.items()
         }
-        around = Surroundings(drained, self.reasons_of, self.demands, self.coming)
+        around = Surroundings(drained, self.reasons_of, self.demands, self.coming, self.peers)
         return await self.group.run(spec, around, self.now)
 
     def join(self, **loads: Any) -> None:
@@ -428,6 +429,12 @@ async def test_a_group_knows_what_others_of_its_pool_have_on_their_way(elastic: 
     elastic.coming |= {"other": here, "far": ComingNodes("elsewhere", {"cpu": 9000}, 1)}
     await elastic.run(ELASTIC)
     assert elastic.size.sights[-1].coming == {"other": here}
+
+
+async def test_a_group_knows_which_others_of_its_pool_have_bounds(elastic: Scene):
+    elastic.peers = {"default": frozenset({"g", "big"}), "elsewhere": frozenset({"far"})}
+    await elastic.run(ELASTIC)
+    assert elastic.size.sights[-1].peers == {"big"}
 
 
 async def test_nodes_that_an_operator_drained_are_set_aside(elastic: Scene):
