@@ -18,6 +18,7 @@ import redis
 
 from domain.action import Action, Kind, Outcome
 from domain.codec import encode
+from domain.confirmation import Confirmation
 from domain.dead_letters import decode_letter
 from domain.errors import Conflict
 from domain.event_base import EventBase
@@ -27,8 +28,10 @@ from domain.redis_access import RedisRole, acl_line, user_name
 from domain.redis_grants import grants_of
 from domain.redis_keys import Keys
 from managers.cpu.fake import FakeDriver
+from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.node_access import NodeAccessKeeper
 from scheduler.runtime.redis.clients import connect_async
+from scheduler.runtime.redis.confirmation import NotConfirmed
 from tangram_web.pools import node_access
 from tests.integration.runtime.rig import LoopThread, Rig
 from tests.redis_server import RedisServer
@@ -427,3 +430,20 @@ def test_the_monitoring_reads_lengths_and_no_message(guarded: GuardedRedis) -> N
             monitoring.xrange(KEYS.inbox)
         with pytest.raises(redis.exceptions.NoPermissionError):
             monitoring.set(KEYS.leader, b"")
+
+
+def test_users_may_hold_release_and_wait_for_replicas(guarded: GuardedRedis) -> None:
+    one = Confirmation(replicas=1, milliseconds=1)
+    with redis.Redis.from_url(guarded.url_of(RedisRole.LOOP)) as client:
+        leader = Leadership(client, Keys(KEYS.prefix), "confirmed", confirmation=one)
+        client.delete(KEYS.leader)
+        assert leader.try_elect()
+        with pytest.raises(NotConfirmed):
+            leader.commit(b"entry", "0-0", [(KEYS.commands("n1", "i"), b"order")])
+        leader.confirmation = Confirmation()
+        leader.release_held()
+        assert client.xlen(KEYS.journal) > 0
+        assert not client.exists(KEYS.held)
+    with redis.Redis.from_url(guarded.url_of(RedisRole.WEB)) as client:
+        client.set(KEYS.barrier, 1)
+        assert client.wait(1, 1) == 0

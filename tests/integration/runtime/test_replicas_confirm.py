@@ -26,7 +26,7 @@ from scheduler.runtime.redis.clients import connect, connect_async
 from scheduler.runtime.redis.confirmation import NotConfirmed
 from scheduler.runtime.redis.journal import START, Journal
 from tangram_web.lib.redis_replication import RedisReplication, read_replication, why_refused
-from tests.integration.runtime.rig import LoopThread
+from tests.integration.runtime.rig import LoopThread, Rig
 from tests.redis_replica import ReplicatedRedis
 from tests.redis_server import RedisServer
 
@@ -126,6 +126,26 @@ async def test_a_master_without_enough_replicas_refuses_with_a_reason(
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert not client.exists(keys.inbox)
+
+
+async def test_a_submission_gets_503_with_the_reason_while_redis_refuses_writes(
+    servers: ReplicatedRedis, keys: Keys, client: redis.Redis, tmp_path: Path
+) -> None:
+    rig = Rig(servers.master.url, keys, tmp_path)
+    rig.loop = LoopThread(rig.url, keys)
+    noop = {"task": "t", "kind": "noop"}
+    async with rig.client() as http:
+        accepted = await http.post("/actions", json=noop)
+        client.config_set("min-replicas-to-write", 2)
+        try:
+            refused = await http.post("/actions", json=noop)
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+        again = await http.post("/actions", json=noop)
+    await rig.end()
+    assert [each.status_code for each in (accepted, refused, again)] == [202, 503, 202]
+    assert refused.headers["retry-after"] == "1"
+    assert "min-replicas-to-write" in refused.json()["detail"]
 
 
 def test_the_doctor_and_pages_read_how_redis_is_replicated(

@@ -232,6 +232,11 @@ def test_the_health_is_one_sentence(problems: list[SystemProblem], says: str, ba
 def test_without_a_judgement_the_health_is_unknown() -> None:
     assert unknown_health(12.3).headline == "No data for 12 s."
     assert unknown_health(None).headline == "No data yet."
+    why = unknown_health(12.3, "Redis refuses writes.")
+    assert (why.headline, why.banner) == (
+        "Redis refuses writes. No data for 12 s.",
+        "Redis refuses writes.",
+    )
 
 
 @pytest.mark.parametrize(
