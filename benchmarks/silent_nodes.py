@@ -33,7 +33,7 @@ from typing import Any, Final, Protocol
 import psutil
 
 from benchmarks.record import store
-from benchmarks.upgrade import until
+from benchmarks.upgrade_nodes import until
 from domain.action import Outcome
 from domain.decisions import Finish, Grant
 from domain.events import NodeFenced, NodeJoined, NodeLost

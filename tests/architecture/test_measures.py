@@ -23,8 +23,9 @@ from tests.architecture import measures, words
 #: 215 before short calls of the client, 216 before the socket of the leader's machine, 217 before launchers of node workers, 218 before entries that
 #: consumers share, 219 before launchers of five engines and the keeper of node groups, 226 before elastic groups, whose
 #: estimate, starts and demands are modules of one part, the doctor of clusters, the grants of Redis users and the collector of reports,
-#: 238 before join tokens, the object store, whose address, sweep and routes are modules of one part, and clients of several gateways.
-SINGLE_IMPORTERS = 247
+#: 238 before join tokens, the object store, whose address, sweep and routes are modules of one part, and clients of several gateways,
+#: 247 before moves of environments and replicas that confirm what is accepted.
+SINGLE_IMPORTERS = 250
 #: The aim of each is 0.
 CYCLES = 0
 DUPLICATE_CLASSES = 0
@@ -42,8 +43,9 @@ WORDS_FOUND = 0
 #: 197,000 before the socket of the leader's machine, several web processes, batches of rows,
 #: launchers of node workers for five engines and the keeper of their groups, 203,000 before elastic groups, the
 #: doctor of clusters and users of Redis, 206,000 before join tokens and the revocation of nodes, the replacement of outdated nodes,
-#: the object store and clients of several gateways.
-PRODUCT_LINES = 209_500
+#: the object store and clients of several gateways, 209,500 before moves of idle environments, trees, results and images by the object
+#: store, replicas that confirm, and elastic groups of several shapes.
+PRODUCT_LINES = 214_500
 
 Figure = Callable[[str, int], None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -217,7 +218,7 @@ def test_an_action_is_admitted_where_a_group_of_the_pool_may_have_its_node():
     admission = Admission()
     admission.view = capacity_of(scenario.machine.state)
 
-    def admit(cost: dict[str, float]) -> object:
+    def admit(cost: dict[str, Any]) -> object:
         asked = ActionRequest(task="t", kind=Kind.EXEC, cost=cost, exec=ExecSpec(("true",)))
         return admission.action(asked, Principal("trainer", None, frozenset({Scope.SUBMIT}))).cost
 
