@@ -46,6 +46,12 @@ def families(
     ``resources`` and ``shares`` are those of `GET /status`.
     """
     yield from _of_totals(totals)
+    yield _counter(
+        "tangram_environment_moves",
+        "Moves of environments from draining nodes that have ended.",
+        ["pool", "end"],
+        totals.moves,
+    )
     yield from _of_rollouts(totals)
     yield from _of_generations(totals, fleets)
     yield from _of_fleets(fleets)
@@ -109,10 +115,6 @@ def _of_totals(totals: Totals) -> Iterator[Metric]:
     yield _counter(
         "tangram_actions_resized", "Resizes of running actions.", ["pool"], totals.resized
     )
-    yield _counter(
-        "tangram_environment_moves", "Moves of environments from draining nodes that have ended.",
-        ["pool", "end"], totals.moves,
-    )  # fmt: skip
     yield _histogram(
         "tangram_action_completion_seconds", "Action completion time (ACT) of finished actions.",
         ["pool", "kind"], totals.completion,
