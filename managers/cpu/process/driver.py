@@ -94,8 +94,7 @@ class ProcessDriver:
     _freezers: Freezers | None = None
 
     def __init__(self, context: DriverContext, proxy: EgressProxy | None = None) -> None:
-        self._settings = ProcessSettings.parse(context.settings)
-        self._given = context.settings
+        self._settings, self._given = ProcessSettings.parse(context.settings), context.settings
         self._directory = context.state_directory
         self._workspaces = Workspaces(self._directory)
         self.trees = trees = Trees(self._directory)
@@ -143,8 +142,7 @@ class ProcessDriver:
         self._networks = KeptNetworks(self._egress, self._access.ports)
         self.moving = ProcessMoving(
             self._workspaces, self.trees, self._isolation, self._snapshots, shells, self._removals,
-            self._running, self._wake_idle, self.make_files,
-        )  # fmt: skip
+            self._running, self._wake_idle, self.make_files)  # fmt: skip
         inspection = EnvironmentInspection(self._running, self._parking, self._disk.used_bytes)
         self.inspect_environment = inspection.inspect
         self.images = self.prepared = ImageLibrary(self._directory, trees.images, trees.arrivals)

@@ -15,7 +15,7 @@ Rules
    meanwhile, no fork begins, and requests for files wait. A program or a session in the environment is seen by its node, which refuses then.
 2. The environment is the source's until the journal has `EnvironmentReceived`. The `EndMove` of the same pass names the node
    where the trajectory lives on, and only by it a node removes anything.
-3. The target is usable, has at least the cores, GPUs and other resources of the source, and room for the memory of the environment, which no waiting
+3. The target is usable, has at least the cores and the other resources of the source, and room for the memory of the environment, which no waiting
    action needs. It is reserved there from the first order on.
 4. A node that may have a copy which is not the trajectory's holds its memory until it reports `EnvironmentRemoved`, or is gone
    (`LiveTrajectory.copies`). The trajectory's name is not free before, and the node is no target of it.

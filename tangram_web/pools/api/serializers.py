@@ -94,10 +94,8 @@ _LIMITS_HELP = (
     "In place of the limits of the installation: queued_actions, queued_bytes, submissions_per_second,"
     " burst_actions. They are replaced as a whole."
 )
-_MOVE_HELP = (
-    "While a node lets its trajectories finish, environments of idle ones without a process or a session move to another"
-    " node of the pool."
-)
+_MOVE_HELP = "Environments of idle trajectories leave a node that lets its trajectories finish."
+_SHARES_HELP = "Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units."
 _SILENCE: Any = {"min_value": LEAST_SILENCE_SECONDS, "max_value": MOST_SILENCE_SECONDS}
 
 
@@ -111,10 +109,8 @@ class PoolBody(StrictSerializer):
     node_grace_seconds = serializers.FloatField(default=NODE_GRACE_SECONDS, **_SILENCE)
     node_dead_seconds = serializers.FloatField(default=NODE_DEAD_SECONDS, **_SILENCE)
     shares = serializers.DictField(
-        child=serializers.DictField(child=serializers.DictField()),
-        required=False,
-        help_text="Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units.",
-    )
+        child=serializers.DictField(child=serializers.DictField()), required=False, help_text=_SHARES_HELP,
+    )  # fmt: skip
     sandbox = serializers.ChoiceField(choices=_SANDBOX, default=REQUIRED, help_text=_SANDBOX_HELP)
     host_network = serializers.BooleanField(default=False, help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
@@ -131,10 +127,8 @@ class PoolPatch(StrictSerializer):
     node_grace_seconds = serializers.FloatField(required=False, **_SILENCE)
     node_dead_seconds = serializers.FloatField(required=False, **_SILENCE)
     shares = serializers.DictField(
-        child=serializers.DictField(child=serializers.DictField()),
-        required=False,
-        help_text="Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units.",
-    )
+        child=serializers.DictField(child=serializers.DictField()), required=False, help_text=_SHARES_HELP,
+    )  # fmt: skip
     sandbox = serializers.ChoiceField(choices=_SANDBOX, required=False, help_text=_SANDBOX_HELP)
     host_network = serializers.BooleanField(required=False, help_text=_HOST_NETWORK_HELP)
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
