@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from contract.pool_demands import MOST_BARS, MOST_ROWS, PoolDemand
 from domain.codec import decode_command, encode
 from domain.events import PoolDemandsQueried
+from domain.ports import ChunkedLedger
 from scheduler.runtime.loop.pool_demands import pool_demands
 from tests.builders import GIB, a_config, a_node, an_action
 from tests.scenario import Scenario
@@ -115,8 +116,9 @@ def test_free_gpus_say_which_chunks_they_are():
     (bar,) = demand(scenario).nodes
     assert bar.free["gpu"] == 2000
     assert bar.chunks in {(2, 0, 0, 0), (0, 1, 0, 0)}
-    chunks = scenario.machine.state.supply.node_ledger("gpu", "g-1").counts
-    assert bar.chunks == chunks
+    ledger = scenario.machine.state.supply.node_ledger("gpu", "g-1")
+    assert isinstance(ledger, ChunkedLedger)
+    assert bar.chunks == ledger.counts
 
 
 def test_many_nodes_of_many_kinds_are_a_small_answer():
