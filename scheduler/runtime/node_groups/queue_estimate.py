@@ -111,10 +111,11 @@ def _besides(load: PoolLoad, there: Sequence[int]) -> dict[tuple[int, int], list
                     if used == position and amount < units and other.slots[host]
                 )
                 # Of one node: what the smaller ones keep busy, and what is left to them.
-                busy, left = smaller / there[host], load.capacities[host][position] - units
+                busy = smaller / there[host]
+                left = max(0.0, load.capacities[host][position] - units)
                 if busy > left:
                     share = _share(load, stream, there, host, position) / there[host]
-                    wait = share * _held_up(load, stream) * (1.0 - max(0.0, left) / busy)
+                    wait = share * _held_up(load, stream) * (1.0 - left / busy)
                     found.setdefault((host, position), []).append(_Larger(units, wait))
     return found
 

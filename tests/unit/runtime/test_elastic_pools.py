@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -218,14 +217,16 @@ def test_an_action_is_admitted_where_a_group_of_the_pool_may_have_its_node():
     admission = Admission()
     admission.view = capacity_of(scenario.machine.state)
 
-    def admit(cost: dict[str, Any]) -> object:
-        asked = ActionRequest(task="t", kind=Kind.EXEC, cost=cost, exec=ExecSpec(("true",)))
+    def admit(kind: str, count: int) -> object:
+        asked = ActionRequest(
+            task="t", kind=Kind.EXEC, cost={kind: count}, exec=ExecSpec(("true",))
+        )
         return admission.action(asked, Principal("trainer", None, frozenset({Scope.SUBMIT}))).cost
 
-    assert admit({"gpu": 8}) == {"gpu": (8000,)}
-    assert admit({"cpu": 8}) == {"cpu": (8000,)}
+    assert admit("gpu", 8) == {"gpu": (8000,)}
+    assert admit("cpu", 8) == {"cpu": (8000,)}
     with pytest.raises(NeverFits, match="cpu: 9 asked, the largest node of pool 'default' has 8"):
-        admit({"cpu": 9})
+        admit("cpu", 9)
 
 
 SPECS = st.lists(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from contract.pool_demands import MOST_BARS, MOST_ROWS, PoolDemand
 from domain.codec import decode_command, encode
 from domain.events import PoolDemandsQueried
-from managers.gpu.ledger.chunk_ledger import ChunkLedger
+from domain.ports import ChunkedLedger
 from scheduler.runtime.loop.pool_demands import pool_demands
 from tests.builders import GIB, a_config, a_node, an_action
 from tests.scenario import Scenario
@@ -117,7 +117,7 @@ def test_free_gpus_say_which_chunks_they_are():
     assert bar.free["gpu"] == 2000
     assert bar.chunks in {(2, 0, 0, 0), (0, 1, 0, 0)}
     ledger = scenario.machine.state.supply.node_ledger("gpu", "g-1")
-    assert isinstance(ledger, ChunkLedger)
+    assert isinstance(ledger, ChunkedLedger)
     assert bar.chunks == ledger.counts
 
 
