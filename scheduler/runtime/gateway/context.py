@@ -350,9 +350,8 @@ class GatewayContext:
                 return None
         if finished is None:
             return await self.find(request, principal, action_id, largest_bytes=largest_bytes)
-        if finished.result:
-            return await with_result(finished, self.bodies, largest_bytes)
-        return finished
+        has = finished.result
+        return await with_result(finished, self.bodies, largest_bytes) if has else finished
 
     async def wait_for(
         self, request: HttpRequest, future: asyncio.Future[T | None], seconds: float

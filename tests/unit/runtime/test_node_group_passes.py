@@ -473,8 +473,7 @@ async def test_a_group_reports_since_when_nodes_are_missing_and_its_longest_laun
     scene = Scene()
     await scene.run()
     await scene.run()
-    since = scene.group.report.below_since
-    assert since
+    assert (since := scene.group.report.below_since)
     scene.now = 40.0
     scene.join(g_1=IDLE)
     await scene.run()
