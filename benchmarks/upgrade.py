@@ -14,6 +14,7 @@ caller no error, every use of `benchmarks.upgrade_probe` works in every mixture,
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -256,6 +257,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.rollback and not options.earlier:
         parser.error("--rollback needs --from: the revision to return to")
+    # Its parts end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="tangram-upgrade-") as directory:
         try:
             result = play(options, Path(directory))
