@@ -71,3 +71,17 @@ def test_killed_supervisor_leaves_nothing_behind(start):
     tangram.process.wait()
 
     tangram.wait_until_alone()
+
+
+def test_a_start_without_nodes_accepts_actions_for_those_that_join(start):
+    """1. All parts but a node worker, in one process. 2. An action waits, and says for what. 3. Ctrl-C."""
+    tangram = start("--no-demo", "--nodes", "0", "--together")
+    tangram.wait_until_ready()
+
+    assert "none on this machine (--nodes 0)" in "".join(tangram.said)
+    assert tangram.get("/api/v1/status")["nodes"] == []
+    waiting = tangram.post("/api/v1/actions", HELLO)
+    shown = tangram.get(f"/api/v1/actions/{waiting['id']}")
+    assert (shown["state"], shown["waiting"]["code"]) == ("queued", "no_node")
+    assert tangram.end() == 0
+    assert tangram.descendants() == set()
