@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
@@ -91,8 +92,11 @@ class RayAlone:
 class Ours:
     """Tangram, whose node workers run on the same machines."""
 
+    #: Of all rounds: a trajectory ends with the nodes of its round.
+    _openings = itertools.count()
+
     def __init__(self, running: RayNodes, machines: int) -> None:
-        self._running, self._rounds = running, 0
+        self._running = running
         access = json.loads((running.directory / "client.json").read_text())
         self._access = access["url"], access["token"]
         running.launch(machines)
@@ -134,7 +138,7 @@ class Ours:
 
     async def _opened(self, client: AsyncClient, trajectories: int) -> list[Any]:
         """Return what runs an action of each trajectory; its environment exists, as Ray's processes do."""
-        self._rounds += 1
+        opened = next(self._openings)
 
         def runner(name: str) -> Any:
             async def run(command: list[str]) -> float:
@@ -146,7 +150,7 @@ class Ours:
 
             return run
 
-        runs = [runner(f"round-{self._rounds}-{number}") for number in range(trajectories)]
+        runs = [runner(f"load-{opened}-{number}") for number in range(trajectories)]
         await asyncio.gather(*(run(["true"]) for run in runs))
         return runs
 
@@ -155,7 +159,8 @@ class Ours:
         assert self._running.launcher is not None
         for name in self._running.instances():
             self._running.launcher.end(self._running.installation, self._running.group, name)
-        until(lambda: not self._running.instances())
+        # The next round's nodes have the same names: those of this one are lost before.
+        until(lambda: not self._running.instances() and not self._running.ready_nodes())
 
 
 def one_round(side: Ours | RayAlone, options: argparse.Namespace, steps: Sequence[Steps]) -> Any:
