@@ -44,6 +44,8 @@ class SteadyTrainers:
     open_on: Counter[str] = field(default_factory=Counter)
     #: Trajectories with actions on more than one node.
     moved: set[str] = field(default_factory=set)
+    #: Where the file is one of the environment: trajectories that did not find the lines of all their former actions there, once each.
+    torn: set[str] = field(default_factory=set)
 
     def start(self) -> None:
         """Begin, in a thread."""
@@ -98,6 +100,8 @@ class SteadyTrainers:
         try:
             for number in range(self.actions):
                 command = f"echo {name}.{number} >> {self.ran}; sleep {self.seconds}"
+                if not self.ran.is_absolute():
+                    command += f"; [ $(wc -l < {self.ran}) = {number + 1} ]"
                 action = exec_action(
                     "upgrade", command, trajectory=name, timeout_seconds=self.timeout_seconds
                 )
@@ -109,6 +113,8 @@ class SteadyTrainers:
                 self.ends.append(time.monotonic())
                 self.took.append(self.ends[-1] - began)
                 self.outcomes[view.id] = str(done.outcome)
+                if done.exit_code:
+                    self.torn.add(name)
                 where = str(done.placement["node"]) if done.placement is not None else node
                 if not node and where:
                     self.open_on[where] += 1

@@ -173,7 +173,8 @@ def _replace_under_load(ray_nodes: RayNodes, tmp_path: Path) -> None:
     load.stop()
 
     assert set(load.outcomes.values()) == {"completed"}
-    assert (load.failures, load.moved) == ([], set())
+    # Idle trajectories may have moved (decision 0328), each with its files.
+    assert (load.failures, load.torn) == ([], set())
     assert len(former) == 1
     assert former != {""}
     assert all(ray_nodes.program_of(name) == python for name in ray_nodes.instances())
