@@ -249,11 +249,11 @@ class OpenActions:
         return list(self._on_node.get(node, ()))
 
     def _leave_node(self, action: OpenAction) -> None:
-        there = self._on_node.get(action.node or "")
-        if there is not None:
-            there.pop(action.id, None)
-            if not there:
-                del self._on_node[action.node or ""]
+        node = action.node
+        if node is not None and node in self._on_node:
+            self._on_node[node].pop(action.id, None)
+            if not self._on_node[node]:
+                del self._on_node[node]
 
     def finish(self, action: OpenAction) -> None:
         """Remove a finished action."""

@@ -35,6 +35,16 @@ async def rig(
     await rig.end()
 
 
+async def begin_move(rig: MovingRig, client: Any, step: str) -> asyncio.Event:
+    """Begin to move t1 from n1 to n2; return in the middle of a step, with what lets it go on."""
+    await ran(client, "t1", "echo 1 > a")
+    await rig.start("n2")
+    come, go_on = held_up(rig, "n1" if step == "pack" else "n2", step)
+    rig.drain("n1")
+    await come.wait()
+    return go_on
+
+
 def held_up(rig: MovingRig, name: str, step: str) -> tuple[asyncio.Event, asyncio.Event]:
     """Let a node's next order of a step wait; return what says that it has come, and what lets it go on."""
     moving: Any = rig.nodes[name].driver.moving
@@ -68,11 +78,7 @@ async def test_an_idle_environment_moves_and_goes_on_as_if_nothing_had_happened(
 
 async def test_an_action_and_an_upload_that_arrive_in_the_middle_wait_and_then_run_there(rig):
     async with rig.client() as client:
-        await ran(client, "t1", "echo 1 > a")
-        await rig.start("n2")
-        come, go_on = held_up(rig, "n2", "receive")
-        rig.drain("n1")
-        await come.wait()
+        go_on = await begin_move(rig, client, "receive")
 
         action = asyncio.create_task(ran(client, "t1", "cat a"))
         upload = asyncio.create_task(client.put("/trajectories/t1/files/b", content=b"2"))
@@ -115,11 +121,7 @@ async def test_what_is_used_stays_and_says_why(rig, what):
 @pytest.mark.parametrize("step", ["pack", "receive"])
 async def test_each_party_may_be_restarted_in_the_middle(rig, killed, step):
     async with rig.client() as client:
-        await ran(client, "t1", "echo 1 > a")
-        await rig.start("n2")
-        come, go_on = held_up(rig, "n1" if step == "pack" else "n2", step)
-        rig.drain("n1")
-        await come.wait()
+        go_on = await begin_move(rig, client, step)
 
         if killed == "loop":
             rig.loop.stop()
@@ -148,11 +150,7 @@ async def test_a_target_that_is_lost_leaves_the_trajectory_where_it_was(
 ):
     monkeypatch.setattr("scheduler.core.state.moves.MOVE_SECONDS", 0.5)
     async with rig.client() as client:
-        await ran(client, "t1", "echo 1 > a")
-        await rig.start("n2")
-        come, _ = held_up(rig, "n2", "receive")
-        rig.drain("n1")
-        await come.wait()
+        await begin_move(rig, client, "receive")
         await rig.stop("n2")
 
         view = await ran(client, "t1", "cat a")
@@ -165,11 +163,7 @@ async def test_a_target_that_is_lost_leaves_the_trajectory_where_it_was(
 
 async def test_a_trajectory_that_ends_in_the_middle_leaves_nothing_on_either_node(rig):
     async with rig.client() as client:
-        await ran(client, "t1", "echo 1 > a")
-        await rig.start("n2")
-        come, go_on = held_up(rig, "n2", "receive")
-        rig.drain("n1")
-        await come.wait()
+        go_on = await begin_move(rig, client, "receive")
         await client.post("/trajectories/t1/finish")
         await rig.until(lambda: rig.trajectory("t1").removing)
         go_on.set()
