@@ -60,7 +60,7 @@ def code_of(where: str, folder: Path) -> CodeTree:
     Raises NoSuchCode.
     """
     given = Path(where)
-    tree = given.resolve() if (given / "manage.py").is_file() else _extract(where, folder / "code")
+    tree = given.resolve() if (given / "manage.py").is_file() else extract(where, folder / "code")
     packages = _install_missing(tree, folder / "packages")
     return CodeTree(tree, interpreter(folder / "python", tree, packages))
 
@@ -80,8 +80,11 @@ def interpreter(folder: Path, tree: Path, *more: Path) -> str:
     return str(program)
 
 
-def _extract(revision: str, folder: Path) -> Path:
-    """Write the files of a revision into a folder."""
+def extract(revision: str, folder: Path) -> Path:
+    """Write the files of a revision into a folder that is made.
+
+    Raises NoSuchCode.
+    """
     folder.mkdir(parents=True)
     git = subprocess.run(
         ["git", "-C", str(stack.ROOT), "archive", revision], capture_output=True, check=False
