@@ -188,6 +188,8 @@ class MoveEnvironment(_Decision, frozen=True):
     target: str
     project: str
     environment: EnvironmentSpec | None = None
+    #: A larger one stays, with the code `domain.moves.TOO_LARGE`; 0: any goes.
+    most_bytes: int = 0
 
 
 class ReceiveEnvironment(_Decision, frozen=True):

@@ -119,6 +119,8 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     shadow_pools: bool = False
     #: Idle environments leave a node that lets its trajectories finish. False in journals of earlier versions, which left them there.
     move_environments: bool = False
+    #: An action that waits for its node moves with its environment to a node with room. False in journals of earlier versions, where it waited.
+    rebalance_environments: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -218,6 +220,7 @@ def default_config() -> Config:
                 steady_counts=True,
                 shadow_pools=True,
                 move_environments=True,
+                rebalance_environments=True,
             )
         },
         resources={

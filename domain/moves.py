@@ -1,4 +1,4 @@
-"""Moves: an idle environment goes from a node that lets its trajectories finish to another node of the pool.
+"""Moves: an idle environment goes to another node of the pool, from one that lets its trajectories finish, or where its next action waits.
 
 What stays, and why, has a code: the node reports those of its environments, the scheduler finds the others.
 """
@@ -17,6 +17,8 @@ IN_USE: Final = "in_use"
 IN_MEMORY: Final = "in_memory"
 OWN_DISK: Final = "own_disk"
 FAILED: Final = "failed"
+#: It is larger than the order allows.
+TOO_LARGE: Final = "too_large"
 #: Codes of the scheduler. An action runs or waits; no node has room; the pool or the node moves none.
 ACTING: Final = "acting"
 NO_ROOM: Final = "no_room"
@@ -34,6 +36,7 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     IN_USE: ("is used by an open request", "are used by open requests"),
     IN_MEMORY: ("has files in /dev/shm", "have files in /dev/shm"),
     OWN_DISK: ("has a disk of its own", "have disks of their own"),
+    TOO_LARGE: ("is too large", "are too large"),
     NO_ROOM: ("finds no other node with room", "find no other node with room"),
     FAILED: ("could not be moved", "could not be moved"),
     NOT_MOVED: ("ends here, as nothing is moved", "end here, as nothing is moved"),

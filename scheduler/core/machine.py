@@ -25,6 +25,7 @@ from scheduler.core.state.at_work import AtWork
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import new_state
 from scheduler.core.state.moves import begin_moves
+from scheduler.core.state.rebalancing import look_later, rebalance
 from scheduler.core.state.supply import MakeLedger
 
 
@@ -64,7 +65,11 @@ class Machine:
             assign_waiting(state, decisions)
         if state.generations.changed:
             settle(state, decisions)
+        if state.rebalancing.look:
+            rebalance(state, decisions)
         run_cycle(state, decisions, at_work)
+        if state.rebalancing.waits:
+            look_later(state)
         if state.moves.wanted:
             begin_moves(state, decisions)
         if state.supply.paced:

@@ -68,6 +68,10 @@ _POOL: Final = {
         "While a node lets its trajectories finish, environments of idle ones without a process or a session move to another"
         " node of the pool."
     ),
+    "rebalance_environments": Help(
+        "An action that waits for its node moves with its environment to a node of the pool that has room, once it has waited as"
+        " long as such a move takes. Needs move_environments; environments with a process, a session or more than 32 MB stay."
+    ),
 }
 _PROJECT: Final = {
     "default_pool": Help("Pool of actions that name none."),

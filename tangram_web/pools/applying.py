@@ -242,6 +242,7 @@ def _apply_change(each: Change, wanted: Wanted) -> None:
             row.policy, row.paused = spec.policy, spec.paused
             row.light_by_default = spec.light_by_default
             row.move_environments = spec.move_environments
+            row.rebalance_environments = spec.rebalance_environments
             row.node_grace_seconds = spec.node_grace_seconds
             row.node_dead_seconds = spec.node_dead_seconds
             row.shares, row.warm = msgspec.to_builtins(spec.shares), dict(spec.warm)

@@ -87,6 +87,8 @@ class PoolSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     warm: WarmImages = {}
     #: Idle environments leave a node that lets its trajectories finish, for another node of the pool.
     move_environments: bool = True
+    #: An action that waits for its node moves with its environment to a node that has room.
+    rebalance_environments: bool = True
 
 
 class ProjectSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -250,6 +252,7 @@ def specs_of(config: Config) -> Wanted:
             pool.egress,
             dict(pool.warm),
             pool.move_environments,
+            pool.rebalance_environments,
         )
     for project in config.projects.values():
         found["Project", project.name] = ProjectSpec(project.default_pool, project.limits)

@@ -68,6 +68,8 @@ class Pool(models.Model):
     warm = JsonText(default=dict, db_default={}, blank=True)
     #: Idle environments leave a node that lets its trajectories finish.
     move_environments = models.BooleanField(default=True, db_default=True)
+    #: An action that waits for its node moves with its environment to a node that has room.
+    rebalance_environments = models.BooleanField(default=True, db_default=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

@@ -58,6 +58,7 @@ def pool_create(
     egress: dict[str, Any] | None = None,
     warm: dict[str, Any] | None = None,
     move_environments: bool = True,
+    rebalance_environments: bool = True,
 ) -> Pool:
     """Add a pool. Raises Conflict for a taken name, InvalidRequest for an unknown policy.
 
@@ -69,6 +70,7 @@ def pool_create(
         node_grace_seconds=node_grace_seconds, node_dead_seconds=node_dead_seconds,
         shares=_pool_shares(shares), sandbox=sandbox, host_network=host_network,
         egress=_egress(egress), warm=_warm(warm), move_environments=move_environments,
+        rebalance_environments=rebalance_environments,
     )  # fmt: skip
     with change(actor, "create", f"pool/{name}") as audit:
         insert(pool)
@@ -91,6 +93,7 @@ def pool_update(
     egress: dict[str, Any] | None = None,
     warm: dict[str, Any] | None = None,
     move_environments: bool | None = None,
+    rebalance_environments: bool | None = None,
 ) -> Pool:
     """Change a pool; None leaves a value as it is.
 
@@ -111,6 +114,7 @@ def pool_update(
             "egress": None if egress is None else _egress(egress),
             "warm": None if warm is None else _warm(warm),
             "move_environments": move_environments,
+            "rebalance_environments": rebalance_environments,
         }  # fmt: skip
         given = {field: value for field, value in wanted.items() if value is not None}
         for field, value in given.items():

@@ -19,7 +19,7 @@ from domain.action import EnvironmentSpec
 from domain.decisions import ForkEnvironment, MoveEnvironment, ReceiveEnvironment
 from domain.errors import Conflict, InvalidRequest
 from domain.ids import TrajectoryKey
-from domain.moves import IN_MEMORY, IN_USE, OWN_DISK, PROCESS, SESSION, packed_name
+from domain.moves import IN_MEMORY, IN_USE, OWN_DISK, PROCESS, SESSION, TOO_LARGE, packed_name
 from managers.common.removals import Removals
 from managers.cpu.environment.protocol import LivingEnvironment
 from managers.cpu.process.isolation import Isolation
@@ -81,10 +81,13 @@ class ProcessMoving:
             project=order.project, snapshot=name,
         )  # fmt: skip
         try:
-            await self._snapshots.take(fork)
+            taken = await self._snapshots.take(fork)
         except Conflict as error:
             code = PROCESS if error.code == "busy_environment" else error.code
             raise Conflict(str(error), code=code) from error
+        if 0 < order.most_bytes < taken.size_bytes:
+            await self._snapshots.drop(order.project, name)
+            raise Conflict(f"it has {taken.size_bytes} bytes", code=TOO_LARGE)
 
     def _check_quiet(self, trajectory: TrajectoryKey) -> None:
         """Raise Conflict while something lives in an environment that would not be in its snapshot."""

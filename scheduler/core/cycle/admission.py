@@ -338,6 +338,8 @@ class Cycle:
         if queue.sticky_node not in large:
             queue.sticky_node = large[0]
         needs = queue.on_node(queue.sticky_node or large[0])
+        if queue.key.node is not None:
+            self._state.rebalancing.waits = True
         return self._refuse(live, needs + queue.in_cluster)
 
     def _refuse(self, live: LiveAction, needs: list[Need]) -> WaitReason:

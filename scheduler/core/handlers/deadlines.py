@@ -19,6 +19,7 @@ from scheduler.core.state.completion import finish
 from scheduler.core.state.live import LiveAction
 from scheduler.core.state.model import State
 from scheduler.core.state.moves import give_up, look_due
+from scheduler.core.state.rebalancing import WAITING_QUEUES
 from scheduler.core.state.timers import Timer, TimerKind
 
 #: Kinds whose subject knows when it is examined.
@@ -57,7 +58,7 @@ def is_valid(state: State, timer: Timer) -> bool:
 def _due(state: State, kind: TimerKind, subject: str) -> float | None:
     """Return when a resource, a fleet or a move is examined again; None: nothing waits for that."""
     if kind is TimerKind.MOVES:
-        return state.moves.due
+        return state.rebalancing.due if subject == WAITING_QUEUES else state.moves.due
     if kind is TimerKind.MOVE:
         trajectory = state.trajectories.get(TrajectoryKey(subject))
         return trajectory.move.until if trajectory is not None and trajectory.move else None
@@ -99,7 +100,9 @@ def fire(state: State, timer: Timer, decisions: list[Decision]) -> None:
 
 def _look_again(state: State, kind: TimerKind, subject: str, decisions: list[Decision]) -> None:
     """Have the pass examine what waited for a time, or end a move whose time is over."""
-    if kind is TimerKind.MOVES:
+    if kind is TimerKind.MOVES and subject == WAITING_QUEUES:
+        state.rebalancing.due, state.rebalancing.look = None, True
+    elif kind is TimerKind.MOVES:
         look_due(state)
     elif kind is TimerKind.MOVE:
         give_up(state, state.trajectories[TrajectoryKey(subject)], decisions)

@@ -51,6 +51,7 @@ def enqueue(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -
 
 def _push(state: State, live: LiveAction, trajectory: LiveTrajectory | None) -> None:
     key = queue_key_of(state, live, trajectory)
+    live.queued_at = state.now
     state.queues.push(live, key)
     state.dirty = True
     if state.queues.deferrals:

@@ -54,6 +54,8 @@ class LiveAction(msgspec.Struct, eq=False, gc=False):
     aborting: tuple[Outcome, str] | None = None
     #: Counts that it asked for, where a selector narrowed them; empty: those of its cost.
     asked_units: UnitSet = ()
+    #: When it came into its wait queue.
+    queued_at: float = 0.0
 
     @property
     def id(self) -> ActionId:
@@ -125,6 +127,8 @@ class LiveMove(msgspec.Struct, frozen=True):
     packed: bool = False
     #: Why it ends as soon as the node says that it has packed; empty: it goes on.
     given_up: str = ""
+    #: It is for an action that waits (`state.rebalancing`), not for a drain.
+    rebalances: bool = False
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from scheduler.core.state.critical_paths import CriticalPaths
 from scheduler.core.state.demand import Needs
 from scheduler.core.state.generations import Generations
 from scheduler.core.state.learned import Learned
-from scheduler.core.state.live import LiveAction, LiveTrajectory, Order
+from scheduler.core.state.live import LiveAction, LiveMove, LiveTrajectory, Order
 from scheduler.core.state.queues import Queues
 from scheduler.core.state.rollouts import Rollouts
 from scheduler.core.state.supply import MakeLedger, Supply
@@ -150,6 +150,32 @@ class PendingMoves:
         return self.all or bool(self.idle)
 
 
+#: Seconds that a move for a waiting action is expected to take before the first one, and at most.
+FIRST_SECONDS: Final = 1.0
+REBALANCE_SECONDS: Final = 20.0
+#: Weight of the latest move in the mean.
+_LATEST: Final = 0.2
+
+
+@dataclass(slots=True)
+class Rebalancing:
+    """Actions that wait for their node, and what moves for them took (`state.rebalancing`)."""
+
+    #: The present cycle left the head of a node's queue waiting for resources of the node.
+    waits: bool = False
+    #: Look at such queues after this cycle.
+    look: bool = False
+    #: When they are looked at; None: none waited at the last look.
+    due: float | None = None
+    #: Mean seconds of recent moves.
+    seconds: float = FIRST_SECONDS
+
+    def note(self, now: float, move: LiveMove) -> None:
+        """Count a move that has ended."""
+        took = now - (move.until - REBALANCE_SECONDS)
+        self.seconds += _LATEST * (took - self.seconds)
+
+
 @dataclass(slots=True)
 class State:
     """The whole state of the core."""
@@ -180,6 +206,7 @@ class State:
     #: Calls that share an answer.
     coalescing: CallCoalescing = field(default_factory=CallCoalescing)
     moves: PendingMoves = field(default_factory=PendingMoves)
+    rebalancing: Rebalancing = field(default_factory=Rebalancing)
     #: Decisions of policies, latest last; not part of a snapshot.
     arranged: deque[Arranged] = field(default_factory=lambda: deque(maxlen=ARRANGED_KEPT))
     #: What stays on units between actions; replaced by the machine.

@@ -1,5 +1,7 @@
 """Moves of environments: idle ones leave a node that lets its trajectories finish, for another node of the pool.
 
+Other moves than those of a drain are begun by `state.rebalancing`; what follows is the same.
+
 States of one move, which is `LiveTrajectory.move`; source: node of the trajectory.
 
     idle on a draining node ──`MoveEnvironment` to the source──▶ packing
@@ -31,6 +33,7 @@ What stays is looked at again when an action of it ends, when nodes or the confi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -50,7 +53,7 @@ from domain.ids import node_resource
 from domain.moves import ACTING, FAILED, IN_USE, NO_ROOM, NOT_MOVED, PROCESS, SESSION, WAITING
 from scheduler.core.state.forks import continue_line, memory_awaited
 from scheduler.core.state.live import LiveMove, LiveNode, LiveTrajectory
-from scheduler.core.state.model import State
+from scheduler.core.state.model import REBALANCE_SECONDS, State
 from scheduler.core.state.timers import TimerKind
 
 #: Longest move; its trajectory's actions wait for so long at most, unless its node is silent.
@@ -98,7 +101,7 @@ def begin_moves(state: State, decisions: list[Decision]) -> None:
             continue
         left = True
         if _may_move(state, trajectory, source):
-            look.loads = look.loads or _loads(state)
+            look.loads = look.loads or loads_of(state)
             _begin(state, trajectory, source, look, decisions)
     if everything:
         moves.due = None
@@ -123,18 +126,23 @@ def moves_from(state: State, node: LiveNode) -> bool:
 
 def _may_move(state: State, trajectory: LiveTrajectory, source: LiveNode) -> bool:
     """Return whether a move of ``trajectory`` may begin now, if there is a target."""
+    return _is_idle(trajectory) and may_move(state, trajectory, source)
+
+
+def may_move(state: State, trajectory: LiveTrajectory, source: LiveNode) -> bool:
+    """Return whether nothing but its queued actions keeps ``trajectory`` from a move."""
     if trajectory.move is not None or state.now < trajectory.stays_until:
         return False
-    if not _is_idle(trajectory) or trajectory.forks or trajectory.forking:
+    if trajectory.busy is not None or trajectory.forks or trajectory.forking:
         return False
-    return state.supply.continues(source)
+    return trajectory.closing is None and state.supply.continues(source)
 
 
 def _is_idle(trajectory: LiveTrajectory) -> bool:
     return trajectory.busy is None and not any(i in trajectory.live for i in trajectory.line)
 
 
-def _loads(state: State) -> Counter[str]:
+def loads_of(state: State) -> Counter[str]:
     """Return the moves on their way, by each node that takes part."""
     loads: Counter[str] = Counter()
     for key in state.moves.active:
@@ -161,34 +169,52 @@ def _begin(
     if memory >= least:
         trajectory.stays = why
         return
-    target, is_full = _target(state, trajectory, source, loads)
+    target, is_full = find_target(state, trajectory, source, loads)
     if target is None:
         trajectory.stays = WAITING if is_full else NO_ROOM
         if not trajectory.copies:  # else it is the only one that may not go there
             look.none[source.name] = memory, trajectory.stays
         return
-    if trajectory.memory_bytes:
-        ledger = state.supply.ledgers[node_resource("memory", target)]
-        ledger.allocate(trajectory.holder, trajectory.memory_bytes)
-    trajectory.moves += 1
     until = state.now + MOVE_SECONDS
-    move = trajectory.move = LiveMove(trajectory.moves, target, until)
-    state.moves.active.add(trajectory.key)
-    state.timers.set(until, TimerKind.MOVE, trajectory.key)
+    order_move(state, trajectory, LiveMove(trajectory.moves + 1, target, until), decisions)
     loads[source.name] += 1
     loads[target] += 1
+
+
+def order_move(
+    state: State,
+    trajectory: LiveTrajectory,
+    move: LiveMove,
+    decisions: list[Decision],
+    most_bytes: int = 0,
+) -> None:
+    """Reserve the memory of a move on its target, and have the node of the trajectory pack."""
+    assert trajectory.node is not None
+    if trajectory.memory_bytes:
+        ledger = state.supply.ledgers[node_resource("memory", move.target)]
+        ledger.allocate(trajectory.holder, trajectory.memory_bytes)
+    trajectory.moves, trajectory.move = move.number, move
+    state.moves.active.add(trajectory.key)
+    state.timers.set(move.until, TimerKind.MOVE, trajectory.key)
     decisions.append(
         MoveEnvironment(
-            trajectory.key, source.name, move.number, target, trajectory.project,
-            trajectory.environment,
+            trajectory.key, trajectory.node, move.number, move.target, trajectory.project,
+            trajectory.environment, most_bytes,
         )
     )  # fmt: skip
 
 
-def _target(
-    state: State, trajectory: LiveTrajectory, source: LiveNode, loads: Counter[str]
+def find_target(
+    state: State,
+    trajectory: LiveTrajectory,
+    source: LiveNode,
+    loads: Counter[str],
+    accepts: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str | None, bool]:
-    """Return the node that an environment moves to, and whether one would do that has enough moves now."""
+    """Return the node that an environment moves to, and whether one would do that has enough moves now.
+
+    ``accepts``: what else is asked of a node.
+    """
     memory, supply, is_full = trajectory.memory_bytes, state.supply, False
     if memory and memory_awaited(state, trajectory.pool):
         return None, False
@@ -199,7 +225,7 @@ def _target(
         ledger = supply.node_ledger("memory", name)
         if memory and (ledger is None or not ledger.fits((memory,))):
             continue
-        if not _is_like(source, node):
+        if not (_is_like(source, node) and accepts(name)):
             continue
         if loads[name] < MOST_AT_ONCE:
             return name, False
@@ -255,6 +281,8 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     if not state.supply.continues(state.supply.nodes[move.target]):
         end_move(state, trajectory, f"node {move.target} takes no actions now", decisions)
         return
+    if move.rebalances:
+        state.rebalancing.note(state.now, move)
     trajectory.copies.append(source)
     trajectory.node, trajectory.home = move.target, ()
     _forget(state, trajectory)
@@ -345,7 +373,11 @@ def _answer_file_requests(
 
 def give_up(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
     """End a move whose time is over."""
-    end_move(state, trajectory, f"it took longer than {MOVE_SECONDS:g} s", decisions)
+    move = trajectory.move
+    if move is not None and move.rebalances:
+        state.rebalancing.note(state.now, move)
+    seconds = REBALANCE_SECONDS if move is not None and move.rebalances else MOVE_SECONDS
+    end_move(state, trajectory, f"it took longer than {seconds:g} s", decisions)
 
 
 def _forget(state: State, trajectory: LiveTrajectory) -> None:

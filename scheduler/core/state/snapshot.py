@@ -24,7 +24,7 @@ from scheduler.core.state.generations import StoredFleet, is_unrouted, set_slots
 from scheduler.core.state.learned import FamilyCpuUsage, FamilyDuration
 from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveNode, LiveTrajectory, intern_names
-from scheduler.core.state.model import State, TaskSettings, Tombstone
+from scheduler.core.state.model import FIRST_SECONDS, State, TaskSettings, Tombstone
 from scheduler.core.state.queues import Deferral, WaitQueue, WaitReason
 from scheduler.core.state.rollouts import LiveRollout, LiveRolloutWorker
 from scheduler.core.state.supply import MakeLedger
@@ -79,6 +79,9 @@ class Snapshot(msgspec.Struct):
     selectors: bytes = b""
     #: When what stays on draining nodes is looked at again.
     moves_due: float | None = None
+    #: When queues of single nodes are looked at again, and the recent seconds of a move for an action that waits.
+    rebalance_due: float | None = None
+    rebalance_seconds: float = FIRST_SECONDS
 
 
 #: Sets have no order of their own: without one, equal states would not give equal bytes.
@@ -115,6 +118,8 @@ def dump(machine: Machine) -> bytes:
             fleets=state.generations.remember(),
             selectors=state.residency.memory.selectors.remember(),
             moves_due=state.moves.due,
+            rebalance_due=state.rebalancing.due,
+            rebalance_seconds=state.rebalancing.seconds,
             merging=state.coalescing,
             steering=state.steering.tasks,
             durations=list(state.learned.durations.items()),
@@ -144,6 +149,8 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
         state.supply.order.touch(name)
     state.trajectories = {t.key: t for t in snapshot.trajectories}
     state.moves.due = snapshot.moves_due
+    state.rebalancing.due = snapshot.rebalance_due
+    state.rebalancing.seconds = snapshot.rebalance_seconds
     state.moves.active = {t.key for t in snapshot.trajectories if t.move is not None}
     _restore_backends(state, snapshot)
     _restore_fleets(state, snapshot)

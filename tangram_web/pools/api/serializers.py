@@ -95,6 +95,7 @@ _LIMITS_HELP = (
     " burst_actions. They are replaced as a whole."
 )
 _MOVE_HELP = "Environments of idle trajectories leave a node that lets its trajectories finish."
+_REBALANCE_HELP = "An action that waits for its node moves with its environment to a node that has room; needs move_environments."
 _SHARES_HELP = "Kind of resource (cpu, gpu) → project: nominal_units, borrow_units, lend_units."
 _SILENCE: Any = {"min_value": LEAST_SILENCE_SECONDS, "max_value": MOST_SILENCE_SECONDS}
 
@@ -116,6 +117,7 @@ class PoolBody(StrictSerializer):
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
     warm = serializers.DictField(required=False, help_text=_WARM_HELP)
     move_environments = serializers.BooleanField(default=True, help_text=_MOVE_HELP)
+    rebalance_environments = serializers.BooleanField(default=True, help_text=_REBALANCE_HELP)
 
 
 class PoolPatch(StrictSerializer):
@@ -134,6 +136,7 @@ class PoolPatch(StrictSerializer):
     egress = serializers.DictField(required=False, help_text=_EGRESS_HELP)
     warm = serializers.DictField(required=False, help_text=_WARM_HELP)
     move_environments = serializers.BooleanField(required=False, help_text=_MOVE_HELP)
+    rebalance_environments = serializers.BooleanField(required=False, help_text=_REBALANCE_HELP)
 
 
 class PoolView(serializers.Serializer[Any]):
@@ -157,6 +160,7 @@ class PoolView(serializers.Serializer[Any]):
     egress = serializers.DictField(help_text=_EGRESS_HELP)
     warm = serializers.DictField(help_text=_WARM_HELP)
     move_environments = serializers.BooleanField(help_text=_MOVE_HELP)
+    rebalance_environments = serializers.BooleanField(help_text=_REBALANCE_HELP)
     created_at = serializers.DateTimeField()
 
 
