@@ -6,7 +6,7 @@ Both have the same raylets of two cores each, one after the other in each round,
 
 rate    so many trajectories run an empty command, one after the other each: actions a second
 trace   recorded trajectories of coding agents, in a twentieth of their time: each step thinks, then sleeps as long as its command ran;
-        the mean ACT, seen by the client
+        the mean ACT, seen by the client; each round has other trajectories, since a mean depends on which of them share a machine
 
 In both an action takes one core of the machine on which its trajectory has its folder. All machines are on this one, so what is compared
 is the cost of an action and the order of actions. Targets: at least 3 times Ray's actions a second, and the lower mean ACT.
@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.record import name_paths, quantiles, store
+from domain.decisions import EndMove
+from scheduler.runtime.redis.journal import START, Journal
 from tangram_client import AsyncClient, exec_action
 from tests.faults.ray_nodes import RayNodes, until
 
@@ -38,9 +40,9 @@ TARGET_RATE: Final = 3.0
 Steps = list[tuple[float, float]]
 
 
-def recorded(path: Path, count: int, speed: float, longest: int) -> list[Steps]:
-    """Return (think, run) seconds of the first steps of so many trajectories."""
-    lines = path.read_text().splitlines()[:count]
+def recorded(path: Path, first: int, count: int, speed: float, longest: int) -> list[Steps]:
+    """Return (think, run) seconds of the first steps of so many trajectories, from the one with number ``first`` on, and then the first ones."""
+    lines = itertools.islice(itertools.cycle(path.read_text().splitlines()), first, first + count)
     return [
         [
             (step["think_s"] / speed, step["dur_s"] / speed)
@@ -182,7 +184,11 @@ def one_round(side: Ours | RayAlone, options: argparse.Namespace, steps: Sequenc
 
 def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """Return all rounds of both, and medians of the ratios."""
-    steps = recorded(options.trace, options.trajectories, options.speed, options.steps)
+    count = options.trajectories
+    played = [
+        recorded(options.trace, number * count, count, options.speed, options.steps)
+        for number in range(options.rounds)
+    ]
     running = RayNodes(directory, machines=options.machines)
     rounds: list[dict[str, Any]] = []
     try:
@@ -193,15 +199,17 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
                 "tangram": partial(Ours, running, options.machines),
             }
             names = list(makers) if number % 2 == 0 else list(reversed(makers))
+            steps = played[number]
             rounds.append({name: one_round(makers[name](), options, steps) for name in names})
             print(json.dumps(rounds[-1]), flush=True)
+        moves = _moves(running)
     finally:
         running.stop()
     means = [
         each["tangram"]["trace_mean_act_ms"] / each["ray"]["trace_mean_act_ms"] for each in rounds
     ]
     rates = [each["tangram"]["per_second"] / each["ray"]["per_second"] for each in rounds]
-    ideal = statistics.fmean(seconds for own in steps for _, seconds in own)
+    ideal = statistics.fmean(seconds for steps in played for own in steps for _, seconds in own)
     return {
         "machines": options.machines,
         "trajectories": options.trajectories,
@@ -209,7 +217,18 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         "rounds": rounds,
         "rate_ratio": round(statistics.median(rates), 2),
         "act_ratio": round(statistics.median(means), 3),
+        "moves": moves,
     }
+
+
+def _moves(running: RayNodes) -> int:
+    """Return how many environments have moved for actions that waited."""
+    with running.system.client() as client:
+        return sum(
+            isinstance(decision, EndMove) and not decision.why
+            for _, entry in Journal(client, running.system.keys).after(START)
+            for decision in entry.decisions
+        )
 
 
 def main() -> int:
@@ -221,7 +240,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=25, help="of a trajectory, at most")
     parser.add_argument("--speed", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="beside-ray-") as directory:
         found = measure(options, Path(directory))

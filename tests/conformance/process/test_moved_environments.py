@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from domain.action import EnvironmentSpec
 from domain.decisions import MoveEnvironment, ReceiveEnvironment
 from domain.errors import Conflict, TangramError
-from domain.moves import IN_MEMORY, IN_USE, PROCESS, SESSION, packed_name
+from domain.moves import IN_MEMORY, IN_USE, PROCESS, SESSION, TOO_LARGE, packed_name
 from domain.ports.moves import MovesEnvironments
 from domain.ports.sessions import SessionSpec
 from managers.cpu.process import ProcessDriver
@@ -90,6 +91,19 @@ async def test_what_a_snapshot_does_not_have_keeps_an_environment_where_it_is(
         await source.moving.pack(ORDER)
     assert refused.value.code == code
     assert await source.snapshots() == []
+
+
+async def test_an_environment_above_the_size_of_the_order_stays_and_goes_on(drivers):
+    source, _ = drivers
+    await run(source, "head -c 300000 /dev/urandom > a && ls -l a > b")
+
+    with pytest.raises(Conflict) as refused:
+        await source.moving.pack(replace(ORDER, most_bytes=200_000))
+
+    assert refused.value.code == TOO_LARGE
+    assert await source.snapshots() == []
+    assert "300000" in await run(source, "ls -l a", "act_2")
+    await source.moving.pack(replace(ORDER, most_bytes=2_000_000))
 
 
 async def test_a_session_and_a_request_keep_an_environment_where_it_is(drivers):

@@ -23,7 +23,8 @@ from scheduler.runtime.redis.clients import connect_async
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from tests.integration.runtime.rig import CONFIG, LoopThread, Rig
 
-MOVING = replace(CONFIG, pools={"default": PoolConfig("default", move_environments=True)})
+POOL = PoolConfig("default", move_environments=True, rebalance_environments=True)
+MOVING = replace(CONFIG, pools={"default": POOL})
 
 
 @dataclass

@@ -76,6 +76,21 @@ async def test_an_idle_environment_moves_and_goes_on_as_if_nothing_had_happened(
     assert rig.state.supply.nodes["n1"].moved == 1
 
 
+async def test_an_action_that_waits_for_its_node_runs_on_another_one_with_its_files(rig):
+    async with rig.client() as client:
+        await ran(client, "t1", "echo 1 > a")
+        long = asyncio.create_task(ran(client, "long", "sleep 60", cost={"cpu": 4}))
+        await rig.until(lambda: rig.state.supply.ledgers["cpu:n1"].free == 0)
+        waits = asyncio.create_task(ran(client, "t1", "cat a"))
+        await rig.start("n2")
+
+        view = await waits
+
+        assert (view["placement"]["node"], view["result"]["stdout"]) == ("n2", "1\n")
+        assert not long.done()
+        long.cancel()
+
+
 async def test_an_action_and_an_upload_that_arrive_in_the_middle_wait_and_then_run_there(rig):
     async with rig.client() as client:
         go_on = await begin_move(rig, client, "receive")
