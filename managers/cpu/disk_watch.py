@@ -130,6 +130,31 @@ def measure(root: Path) -> DiskUse:
     return DiskUse(walk.blocks * _BLOCK_BYTES, walk.files)
 
 
+def exceeds(roots: Iterable[Path], most_bytes: int, most_files: int) -> bool:
+    """Return whether several trees use more than that together; ends as soon as they do. Blocks."""
+    used, files = 0, 0
+    for root in roots:
+        try:
+            top = os.open(root, _DIRECTORY)
+        except OSError:
+            continue
+        walk = _Walk()
+        try:
+            walk.enter(top)
+            while True:
+                if (
+                    used + walk.blocks * _BLOCK_BYTES > most_bytes
+                    or files + walk.files > most_files
+                ):
+                    return True
+                if not walk.step():
+                    break
+        finally:
+            walk.close()
+        used, files = used + walk.blocks * _BLOCK_BYTES, files + walk.files
+    return False
+
+
 def _measure_file(path: Path) -> DiskUse:
     with contextlib.suppress(OSError):
         facts = os.lstat(path)

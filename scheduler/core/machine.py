@@ -65,9 +65,9 @@ class Machine:
             assign_waiting(state, decisions)
         if state.generations.changed:
             settle(state, decisions)
-        if state.rebalancing.look:
-            rebalance(state, decisions)
         run_cycle(state, decisions, at_work)
+        if state.rebalancing.look and rebalance(state, decisions):
+            run_cycle(state, decisions, at_work)
         if state.rebalancing.waits:
             look_later(state)
         if state.moves.wanted:

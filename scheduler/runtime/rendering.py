@@ -111,6 +111,7 @@ def reason_of(facts: WaitFacts) -> str:
         "node": f"{node} is smaller than it needs now",
         "pool": f"no node of pool {subject} that takes actions now is large enough",
         "returned": f"{node} is back and ends what it ran before",
+        "room": f"the environment of its trajectory is being moved to node {subject}, which has room for it",
     }
     if cause is not None:
         return bounds[cause]

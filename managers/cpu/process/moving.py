@@ -21,6 +21,7 @@ from domain.errors import Conflict, InvalidRequest
 from domain.ids import TrajectoryKey
 from domain.moves import IN_MEMORY, IN_USE, OWN_DISK, PROCESS, SESSION, TOO_LARGE, packed_name
 from managers.common.removals import Removals
+from managers.cpu.disk_watch import exceeds
 from managers.cpu.environment.protocol import LivingEnvironment
 from managers.cpu.process.isolation import Isolation
 from managers.cpu.process.sessions import ProcessSessions
@@ -31,6 +32,8 @@ from managers.cpu.workspaces import Workspaces
 
 #: Directories that may be in memory.
 _IN_MEMORY: Final = (("dev", "shm"), ("tmp",), ("run",), ("var", "tmp"))
+#: Files of an environment that an action waits for.
+_MOST_FILES: Final = 4000
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -75,19 +78,18 @@ class ProcessMoving:
         if self._workspaces.disk_bytes(folder):
             raise Conflict("the environment has a disk of its own", code=OWN_DISK)
         self._check_quiet(trajectory)
+        if order.most_bytes:
+            await asyncio.to_thread(self._check_size, folder, order.most_bytes)
         name = packed_name(trajectory, order.number)
         fork = ForkEnvironment(
             trajectory, order.node, (), request_id="", reply_to="", environment=order.environment,
             project=order.project, snapshot=name,
         )  # fmt: skip
         try:
-            taken = await self._snapshots.take(fork)
+            await self._snapshots.take(fork)
         except Conflict as error:
             code = PROCESS if error.code == "busy_environment" else error.code
             raise Conflict(str(error), code=code) from error
-        if 0 < order.most_bytes < taken.size_bytes:
-            await self._snapshots.drop(order.project, name)
-            raise Conflict(f"it has {taken.size_bytes} bytes", code=TOO_LARGE)
 
     def _check_quiet(self, trajectory: TrajectoryKey) -> None:
         """Raise Conflict while something lives in an environment that would not be in its snapshot."""
@@ -101,6 +103,13 @@ class ProcessMoving:
             raise Conflict(f"{len(programs)} programs run in it: {named}", code=PROCESS)
         if place := _in_memory(living.root):
             raise Conflict(f"the environment has files in {place}, in memory", code=IN_MEMORY)
+
+    def _check_size(self, folder: Path, most_bytes: int) -> None:
+        """Raise Conflict for an environment of more bytes, or of so many files that its copy takes as long. Blocks."""
+        layers = self._trees.layers_of(folder)
+        if exceeds(layers, most_bytes, _MOST_FILES):
+            limits = f"{most_bytes} bytes or {_MOST_FILES} files"
+            raise Conflict(f"the environment has more than {limits}", code=TOO_LARGE)
 
     async def receive(
         self, order: ReceiveEnvironment, archive: AsyncGenerator[bytes, None]

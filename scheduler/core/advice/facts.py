@@ -77,9 +77,15 @@ class WaitFacts(NamedTuple):
     blocked_by: str | None = None
     #: The node, pool, task or service that accepts no actions now.
     subject: str | None = None
-    #: ``returned``: the lost node is back, and still ends what it ran before.
+    #: ``returned``: the lost node is back, and still ends what it ran before. ``room``: the move is for an action that waited.
     cause: (
-        Shortage | ShareLimit | DeferralCause | WorkerQueue | Bound | Literal["returned"] | None
+        Shortage
+        | ShareLimit
+        | DeferralCause
+        | WorkerQueue
+        | Bound
+        | Literal["returned", "room"]
+        | None
     ) = None
 
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from heapq import nlargest
 from itertools import islice
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from domain.action import ActionState
 from domain.advice import IdleEnvironment, ShareUsage, UnblockHint, UnmetSize
@@ -120,9 +120,9 @@ def _behind_its_trajectory(live: LiveAction, trajectory: LiveTrajectory) -> Wait
     if trajectory.busy is not None:
         line.insert(0, trajectory.busy)
     if trajectory.move is not None:
-        return WaitFacts(
-            "trajectory_moved", subject=trajectory.move.target, position=line.index(live.id)
-        )
+        move, position = trajectory.move, line.index(live.id)
+        why: Literal["room"] | None = "room" if move.claims and move.target else None
+        return WaitFacts("trajectory_moved", subject=move.target, position=position, cause=why)
     if trajectory.busy is None and trajectory.holds_back(line[0]):
         return WaitFacts("trajectory_forked", position=line.index(live.id))
     return WaitFacts("trajectory_busy", position=line.index(live.id), blocked_by=line[0])

@@ -49,6 +49,7 @@ from scheduler.core.state.lifecycle import grant
 from scheduler.core.state.live import LiveAction, LiveNode
 from scheduler.core.state.model import State
 from scheduler.core.state.queues import WaitQueue, WaitReason
+from scheduler.core.state.rebalancing import claims_of_moves
 from scheduler.core.state.supply import Supply
 
 
@@ -96,6 +97,9 @@ class Cycle:
     def run(self) -> bool:
         """Scan every queue once, then arrange; return whether another scan may admit more."""
         self._scan.begin()
+        if self._state.moves.active:
+            for needs in claims_of_moves(self._state).values():
+                self._scan.claim(needs)
         if self._lazy_arranger is not None:
             self._lazy_arranger.begin_scan()
         self._scan_heads()
@@ -338,7 +342,7 @@ class Cycle:
         if queue.sticky_node not in large:
             queue.sticky_node = large[0]
         needs = queue.on_node(queue.sticky_node or large[0])
-        if queue.key.node is not None:
+        if queue.key.node is not None and queue.key.pool in self._state.rebalancing.pools:
             self._state.rebalancing.waits = True
         return self._refuse(live, needs + queue.in_cluster)
 

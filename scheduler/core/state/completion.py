@@ -134,6 +134,8 @@ def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision])
         return
     name = live.action.id
     trajectory.live.discard(name)
+    if trajectory.move is not None and trajectory.move.claims:
+        state.dirty = True  # it may have been what needs the target's units
     if trajectory.busy == name:
         trajectory.busy = None
     if trajectory.closing is not None:

@@ -21,6 +21,7 @@ from scheduler.core.state.lifecycle import is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
 from scheduler.core.state.moves import held_beside
+from scheduler.core.state.rebalancing import WAITING_QUEUES
 from scheduler.core.state.rollout_invariants import rollouts_agree
 from scheduler.core.state.timers import TimerKind
 
@@ -309,9 +310,10 @@ def _moves_agree(state: State) -> Iterator[str]:
             yield f"the move of trajectory {key} never ends"
     if state.moves.active - state.trajectories.keys():
         yield "a trajectory that is gone is being moved"
-    looks, due = {at for at, kind, _ in pending if kind is TimerKind.MOVES}, state.moves.due
-    if due is not None and due > state.now and due not in looks:
-        yield "what stays on draining nodes is never looked at again"
+    looks = {(at, subject) for at, kind, subject in pending if kind is TimerKind.MOVES}
+    for due, subject in ((state.moves.due, ""), (state.rebalancing.due, WAITING_QUEUES)):
+        if due is not None and due > state.now and (due, subject) not in looks:
+            yield f"what stays on draining nodes, or waits for its node, is never looked at again: {subject}"
 
 
 def _copies_agree(trajectory: LiveTrajectory) -> Iterator[str]:

@@ -127,8 +127,8 @@ class LiveMove(msgspec.Struct, frozen=True):
     packed: bool = False
     #: Why it ends as soon as the node says that it has packed; empty: it goes on.
     given_up: str = ""
-    #: It is for an action that waits (`state.rebalancing`), not for a drain.
-    rebalances: bool = False
+    #: Kind and amount of what it claims on the target for an action that waits (`state.rebalancing`); empty: it is for a drain.
+    claims: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -173,6 +173,9 @@ class LiveTrajectory:
     stays: str = ""
     failed_moves: int = 0
     stays_until: float = 0.0
+    #: The same of moves for actions that wait.
+    refused_moves: int = 0
+    waits_until: float = 0.0
     #: Facade that it was opened through; empty: the native API.
     door: str = ""
     #: Metadata of one that was opened through a facade; of others it is not kept here.

@@ -161,6 +161,8 @@ _LATEST: Final = 0.2
 class Rebalancing:
     """Actions that wait for their node, and what moves for them took (`state.rebalancing`)."""
 
+    #: Pools whose environments move for actions that wait.
+    pools: frozenset[str] = frozenset()
     #: The present cycle left the head of a node's queue waiting for resources of the node.
     waits: bool = False
     #: Look at such queues after this cycle.
@@ -220,6 +222,7 @@ class State:
         self.config = config if not self.backends else _with_pools(config, self.backends)
         self.supply.drained, self.supply.pools = config.drained_nodes, config.pools
         self.supply.finishing = config.finishing_nodes
+        self.rebalancing.pools = rebalanced_pools(config)
         self.capacity_changed()
 
     def inventory_of(self, resource: ResourceId) -> ResourceInventory:
@@ -264,11 +267,20 @@ def _with_pools(config: Config, pools: Iterable[str]) -> Config:
     return replace(config, resources={**known, **config.resources})
 
 
+def rebalanced_pools(config: Config) -> frozenset[str]:
+    """Return the pools whose environments move for actions that wait."""
+    pools = config.pools.items()
+    return frozenset(
+        name for name, each in pools if each.move_environments and each.rebalance_environments
+    )
+
+
 def new_state(make_ledger: MakeLedger, config: Config) -> State:
     """Return a state without nodes, with the ledgers of the cluster-wide resources of ``config``."""
     state = State(Supply(make_ledger), config)
     state.supply.drained, state.supply.pools = config.drained_nodes, config.pools
     state.supply.finishing = config.finishing_nodes
+    state.rebalancing.pools = rebalanced_pools(config)
     for name in config.resources:
         state.supply.open_ledger(ResourceId(name), config.inventory(name))
     return state

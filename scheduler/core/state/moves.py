@@ -13,8 +13,8 @@ States of one move, which is `LiveTrajectory.move`; source: node of the trajecto
     any       ──the trajectory ends, or its node is dead──▶ over, `EndMove` to the target
 
 Rules
-1. Only a trajectory without a live exec action, without a fork and open is moved. No exec action of it is queued
-   meanwhile, no fork begins, and requests for files wait. A program or a session in the environment is seen by its node, which refuses then.
+1. Only a trajectory without a running exec action, without a fork and open is moved; for a drain also without a waiting one. No exec
+   action of it is queued meanwhile, no fork begins, and requests for files wait. A program or a session in the environment is seen by its node, which refuses then.
 2. The environment is the source's until the journal has `EnvironmentReceived`. The `EndMove` of the same pass names the node
    where the trajectory lives on, and only by it a node removes anything.
 3. The target is usable, has at least the cores and the other resources of the source, and room for the memory of the environment, which no waiting
@@ -33,7 +33,6 @@ What stays is looked at again when an action of it ends, when nodes or the confi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -126,16 +125,16 @@ def moves_from(state: State, node: LiveNode) -> bool:
 
 def _may_move(state: State, trajectory: LiveTrajectory, source: LiveNode) -> bool:
     """Return whether a move of ``trajectory`` may begin now, if there is a target."""
-    return _is_idle(trajectory) and may_move(state, trajectory, source)
+    if state.now < trajectory.stays_until or not _is_idle(trajectory):
+        return False
+    return may_move(state, trajectory, source)
 
 
 def may_move(state: State, trajectory: LiveTrajectory, source: LiveNode) -> bool:
-    """Return whether nothing but its queued actions keeps ``trajectory`` from a move."""
-    if trajectory.move is not None or state.now < trajectory.stays_until:
+    """Return whether nothing but its queued actions and a pause after a failure keeps ``trajectory`` from a move."""
+    if trajectory.move is not None or trajectory.busy is not None or trajectory.closing is not None:
         return False
-    if trajectory.busy is not None or trajectory.forks or trajectory.forking:
-        return False
-    return trajectory.closing is None and state.supply.continues(source)
+    return not (trajectory.forks or trajectory.forking) and state.supply.continues(source)
 
 
 def _is_idle(trajectory: LiveTrajectory) -> bool:
@@ -169,7 +168,7 @@ def _begin(
     if memory >= least:
         trajectory.stays = why
         return
-    target, is_full = find_target(state, trajectory, source, loads)
+    target, is_full = _target(state, trajectory, source, loads)
     if target is None:
         trajectory.stays = WAITING if is_full else NO_ROOM
         if not trajectory.copies:  # else it is the only one that may not go there
@@ -204,33 +203,34 @@ def order_move(
     )  # fmt: skip
 
 
-def find_target(
+def _target(
     state: State,
     trajectory: LiveTrajectory,
     source: LiveNode,
     loads: Counter[str],
-    accepts: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str | None, bool]:
-    """Return the node that an environment moves to, and whether one would do that has enough moves now.
-
-    ``accepts``: what else is asked of a node.
-    """
-    memory, supply, is_full = trajectory.memory_bytes, state.supply, False
-    if memory and memory_awaited(state, trajectory.pool):
+    """Return the node that an environment moves to, and whether one would do that has enough moves now."""
+    supply, is_full = state.supply, False
+    if trajectory.memory_bytes and memory_awaited(state, trajectory.pool):
         return None, False
     for node in supply.least_loaded(trajectory.pool):
-        name = node.name
-        if name in trajectory.copies or not (node.inventory.moves and supply.usable(node)):
+        if not takes(state, trajectory, source, node):
             continue
-        ledger = supply.node_ledger("memory", name)
-        if memory and (ledger is None or not ledger.fits((memory,))):
-            continue
-        if not (_is_like(source, node) and accepts(name)):
-            continue
-        if loads[name] < MOST_AT_ONCE:
-            return name, False
+        if loads[node.name] < MOST_AT_ONCE:
+            return node.name, False
         is_full = True
     return None, is_full
+
+
+def takes(state: State, trajectory: LiveTrajectory, source: LiveNode, node: LiveNode) -> bool:
+    """Return whether ``node`` can have the environment of ``trajectory``, which ``source`` has."""
+    supply, name = state.supply, node.name
+    if name in trajectory.copies or not (node.inventory.moves and supply.usable(node)):
+        return False
+    memory, ledger = trajectory.memory_bytes, supply.node_ledger("memory", name)
+    if memory and (ledger is None or not ledger.fits((memory,))):
+        return False
+    return _is_like(source, node)
 
 
 def _is_like(source: LiveNode, target: LiveNode) -> bool:
@@ -281,7 +281,8 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     if not state.supply.continues(state.supply.nodes[move.target]):
         end_move(state, trajectory, f"node {move.target} takes no actions now", decisions)
         return
-    if move.rebalances:
+    if move.claims:
+        trajectory.refused_moves, trajectory.waits_until = 0, 0.0
         state.rebalancing.note(state.now, move)
     trajectory.copies.append(source)
     trajectory.node, trajectory.home = move.target, ()
@@ -331,7 +332,13 @@ def end_move(
     _answer_file_requests(trajectory, lives_on, decisions)
     if not lives_on:
         return
-    trajectory.stays, trajectory.stays_until = stays, state.now + _pause(trajectory, stays)
+    if move.claims:
+        trajectory.refused_moves += 1
+        trajectory.waits_until = state.now + _pause(stays, trajectory.refused_moves)
+    else:
+        trajectory.failed_moves += 1
+        trajectory.stays = stays
+        trajectory.stays_until = state.now + _pause(stays, trajectory.failed_moves)
     continue_line(state, trajectory, decisions)
 
 
@@ -341,11 +348,10 @@ def _ended(
     return EndMove(trajectory.key, node, move.number, lives_on, why, trajectory.task)
 
 
-def _pause(trajectory: LiveTrajectory, stays: str) -> float:
-    """Return how long a trajectory is not tried again."""
+def _pause(stays: str, failures: int) -> float:
+    """Return how long a trajectory is not tried again after so many failures."""
     first, longest = BUSY_SECONDS if stays in _BUSY else FAILED_SECONDS
-    trajectory.failed_moves += 1
-    return min(longest, first * 2.0 ** min(8, trajectory.failed_moves - 1))
+    return min(longest, first * 2.0 ** min(8, failures - 1))
 
 
 def file_transfer(trajectory: LiveTrajectory, node: str, wanted: FileRequested) -> TransferFile:
@@ -374,13 +380,16 @@ def _answer_file_requests(
 def give_up(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
     """End a move whose time is over."""
     move = trajectory.move
-    if move is not None and move.rebalances:
+    if move is not None and move.claims:
         state.rebalancing.note(state.now, move)
-    seconds = REBALANCE_SECONDS if move is not None and move.rebalances else MOVE_SECONDS
+    seconds = REBALANCE_SECONDS if move is not None and move.claims else MOVE_SECONDS
     end_move(state, trajectory, f"it took longer than {seconds:g} s", decisions)
 
 
 def _forget(state: State, trajectory: LiveTrajectory) -> None:
+    if trajectory.move is not None and trajectory.move.claims:
+        state.queues.deferrals.clear()
+        state.dirty = True
     trajectory.move = None
     state.moves.active.discard(trajectory.key)
 

@@ -102,7 +102,11 @@ async def test_an_environment_above_the_size_of_the_order_stays_and_goes_on(driv
 
     assert refused.value.code == TOO_LARGE
     assert await source.snapshots() == []
-    assert "300000" in await run(source, "ls -l a", "act_2")
+    await run(source, "rm a; seq 4001 | xargs touch", "act_2")
+    with pytest.raises(Conflict, match="4000 files"):
+        await source.moving.pack(replace(ORDER, most_bytes=2_000_000))
+    assert "4001" in await run(source, "rm b; ls | wc -l", "act_3")
+    await run(source, "rm *", "act_4")
     await source.moving.pack(replace(ORDER, most_bytes=2_000_000))
 
 

@@ -7,7 +7,7 @@ import pytest
 from domain.decisions import MoveEnvironment, ReceiveEnvironment
 from domain.events import TimeAdvanced
 from domain.inventory import PoolConfig
-from domain.moves import TOO_LARGE
+from domain.moves import PROCESS, TOO_LARGE
 from scheduler.core.state import snapshot
 from scheduler.core.state.model import FIRST_SECONDS, REBALANCE_SECONDS
 from scheduler.core.state.moves import FAILED_SECONDS, MOST_AT_ONCE
@@ -18,7 +18,7 @@ POOL = PoolConfig("default", move_environments=True, rebalance_environments=True
 
 
 def a_mover(name, **fields):
-    return a_node(name, moves=True, **{"cpus": 2, **fields})
+    return a_node(name, **{"cpus": 2, "moves": True, **fields})
 
 
 def waiting(core, *, pool=POOL, free=("n2",), waits=("b1",), memory_bytes=0, **fields):
@@ -51,6 +51,7 @@ def test_an_action_moves_once_it_has_waited_as_long_as_a_move_takes(core):
     assert (order.node, order.target, order.most_bytes) == ("n1", "n2", MOST_BYTES)
     why = scenario.why("b1")
     assert (why.code, why.subject) == ("trajectory_moved", "n2")
+    assert "to node n2, which has room for it" in why.reason
 
     assert granted(complete(scenario, order)) == ["b1"]
     assert scenario.the_grant("b1").node == "n2"
@@ -200,3 +201,124 @@ def test_a_successor_looks_at_the_same_time_and_waits_as_long(core):
     expected = orders(scenario.advance(FIRST_SECONDS / 2))
     assert expected
     assert orders(other.handle(TimeAdvanced(at=scenario.now))) == expected
+
+
+def test_what_arrives_later_does_not_take_the_place_on_the_target(core):
+    scenario = waiting(core)
+    scenario.submit(an_action("also", trajectory="n2-1"))
+    (order,) = orders(scenario.advance(FIRST_SECONDS))
+
+    later = scenario.submit(*(an_action(f"later{n}", trajectory=f"n2-{n}x") for n in (1, 2)))
+
+    assert granted(later) == []
+    assert granted(complete(scenario, order)) == ["b1"]
+    assert granted(scenario.finish("b1")) == ["later1"]
+
+
+def test_a_cancel_during_the_move_leaves_its_place_to_others(core):
+    scenario = waiting(core)
+    scenario.submit(an_action("also", trajectory="n2-1"))
+    scenario.advance(FIRST_SECONDS)
+    scenario.submit(an_action("later", trajectory="n2-2"))
+
+    assert granted(scenario.cancel("b1")) == ["later"]
+
+
+def test_an_environment_too_large_for_a_waiting_action_leaves_a_draining_node_at_once(core):
+    scenario = waiting(core)
+    (order,) = orders(scenario.advance(FIRST_SECONDS))
+    scenario.packed(order, failed="it has 99 bytes", stays=TOO_LARGE)
+    scenario.finish("long1")
+    scenario.finish("b1")
+
+    names = frozenset({"n1"})
+    config = a_config(pools=[POOL], drained_nodes=names, finishing_nodes=names, revision=1)
+    found = {each.trajectory: each.most_bytes for each in orders(scenario.configure(config))}
+
+    assert found[scenario.key("b1")] == 0
+
+
+def test_an_action_without_a_like_node_keeps_no_other_from_moving(core):
+    config = a_config(pools=[POOL])
+    scenario = core(a_mover("n1"), a_mover("n2", cpus=4), config=config)
+    scenario.submit(an_action("fill", trajectory="f", cost={"cpu": 2}))
+    scenario.submit(an_action("b1-first", trajectory="b1", cost={"cpu": 3}))
+    assert (scenario.the_grant("fill").node, scenario.the_grant("b1-first").node) == (
+        "n1",
+        "n2",
+    )
+    scenario.finish("fill", "b1-first")
+    scenario.submit(an_action("long", trajectory="l", cost={"cpu": 3}))
+    scenario.submit(an_action("b1", trajectory="b1", cost={"cpu": 2}))
+    scenario.submit(an_action("long2", trajectory="l2", cost={"cpu": 1}))
+    scenario.submit(an_action("long3", trajectory="l3", cost={"cpu": 1}))
+    scenario.submit(an_action("b2", trajectory="f", cost={"cpu": 2}))
+
+    scenario.join(a_mover("free"))
+
+    moved = [each.trajectory for each in orders(scenario.advance(3 * FIRST_SECONDS))]
+    assert moved == [scenario.key("f")]
+
+
+def test_an_action_behind_one_that_cannot_leave_moves(core):
+    scenario = waiting(core, waits=("b1", "b2"))
+    (order,) = orders(scenario.advance(FIRST_SECONDS))
+    scenario.packed(order, failed="2 programs run in it", stays=PROCESS)
+
+    (order,) = orders(scenario.advance(FIRST_SECONDS))
+
+    assert order.trajectory == scenario.key("b2")
+
+
+def test_an_action_behind_a_wider_one_moves_although_its_node_has_free_cores(core):
+    scenario = core(a_mover("n1", cpus=4), config=a_config(pools=[POOL]))
+    for name in ("wide", "b1"):
+        scenario.submit(an_action(f"{name}-first", trajectory=name))
+        scenario.finish(f"{name}-first")
+    scenario.submit(an_action("long", trajectory="l", cost={"cpu": 2}))
+    scenario.submit(an_action("wide", trajectory="wide", cost={"cpu": 4}))
+    scenario.submit(an_action("b1", trajectory="b1"))
+    scenario.join(a_mover("n2", cpus=4))
+    scenario.submit(an_action("there", trajectory="t", cost={"cpu": 1}))
+
+    (order,) = orders(scenario.advance(FIRST_SECONDS))
+
+    assert order.trajectory == scenario.key("b1")
+
+
+def test_a_paused_task_on_a_node_keeps_no_environment_from_it(core):
+    scenario = waiting(core)
+    scenario.submit(an_action("there", trajectory="t2", task="held"))
+    assert scenario.the_grant("there").node == "n2"
+    scenario.finish("there")
+    scenario.pause("held")
+    scenario.submit(an_action("stopped", trajectory="t2", task="held"))
+
+    assert len(orders(scenario.advance(FIRST_SECONDS))) == 1
+
+
+def test_what_lacks_cores_and_an_api_does_not_move(core):
+    config = a_config(pools=[POOL], apis={"search": 1})
+    scenario = core(a_mover("n1"), config=config)
+    scenario.submit(an_action("b-first", trajectory="b"))
+    scenario.finish("b-first")
+    scenario.submit(an_action("long", trajectory="l", cost={"cpu": 2, "api:search": 1}))
+    scenario.submit(an_action("b", trajectory="b", cost={"cpu": 1, "api:search": 1}))
+    scenario.join(a_mover("n2"))
+
+    assert orders(scenario.advance(60.0)) == []
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_nothing_wakes_the_scheduler_where_no_node_has_room(core, moves):
+    scenario = core(a_mover("n1", moves=moves), a_mover("n2"), config=a_config(pools=[POOL]))
+    for number in range(6):
+        scenario.submit(an_action(f"long{number}", trajectory=f"l{number}"))
+    scenario.finish("long0")
+    scenario.submit(an_action("next", trajectory="l4"), an_action("b", trajectory="l0"))
+    scenario.advance(5.0)
+    before = len(scenario.wakes())
+
+    scenario.advance(600.0)
+
+    assert len(scenario.wakes()) - before <= 1

@@ -12,7 +12,7 @@ import pytest
 from domain.action import Outcome
 from domain.errors import InvalidRequest
 from managers.cpu import disk_watch
-from managers.cpu.disk_watch import DiskQuotas, DiskUse, DiskWatch, excess, measure
+from managers.cpu.disk_watch import DiskQuotas, DiskUse, DiskWatch, exceeds, excess, measure
 
 MIB = 2**20
 
@@ -42,6 +42,16 @@ def test_a_single_file_is_measured_and_what_is_no_file_uses_nothing(tmp_path: Pa
 
 def test_a_missing_environment_uses_nothing(tmp_path: Path) -> None:
     assert measure(tmp_path / "missing") == DiskUse(0, 0)
+
+
+def test_trees_exceed_bytes_and_files_together(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("a", "b", "missing")]
+    for root in roots[:2]:
+        root.mkdir()
+        (root / "full").write_bytes(b"x" * MIB)
+    assert not exceeds(roots, 3 * MIB, 2)
+    assert exceeds(roots, 2 * MIB - 1, 2)
+    assert exceeds(roots, 3 * MIB, 1)
 
 
 def test_no_depth_of_a_tree_hides_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
