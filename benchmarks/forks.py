@@ -23,7 +23,7 @@ from domain.action import Action, ExecSpec, Kind
 from domain.decisions import ForkEnvironment
 from domain.ids import ActionId, TrajectoryKey
 from domain.ports import DriverContext, RunOrder
-from managers.cpu.disk_watch import measure
+from managers.cpu.disk_use import measure
 from managers.cpu.process import ProcessDriver
 from managers.cpu.tree.copying import copy_tree
 

@@ -21,7 +21,7 @@ from domain.errors import Conflict, InvalidRequest
 from domain.ids import TrajectoryKey
 from domain.moves import IN_MEMORY, IN_USE, OWN_DISK, PROCESS, SESSION, TOO_LARGE, packed_name
 from managers.common.removals import Removals
-from managers.cpu.disk_watch import exceeds
+from managers.cpu.disk_use import exceeds
 from managers.cpu.environment.protocol import LivingEnvironment
 from managers.cpu.process.isolation import Isolation
 from managers.cpu.process.sessions import ProcessSessions

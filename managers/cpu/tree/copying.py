@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from domain.errors import StorageFull
-from managers.cpu.disk_watch import measure
+from managers.cpu.disk_use import measure
 from managers.cpu.tree import merge
 
 _COPY: Final = ("cp", "--archive", "--no-target-directory", "--reflink=auto")

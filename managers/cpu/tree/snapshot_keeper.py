@@ -22,7 +22,7 @@ from domain.ports import RunOrder, RunReport
 from domain.ports.drivers import FetchSnapshot
 from domain.snapshots import SnapshotReport
 from managers.common.start_log import sync_directory
-from managers.cpu.disk_watch import measure_all
+from managers.cpu.disk_use import measure_all
 from managers.cpu.tree.forking import EnvironmentForking
 from managers.cpu.tree.layers import LAYERS, TreeRecord
 from managers.cpu.tree.snapshot import (

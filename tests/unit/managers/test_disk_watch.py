@@ -11,8 +11,9 @@ import pytest
 
 from domain.action import Outcome
 from domain.errors import InvalidRequest
-from managers.cpu import disk_watch
-from managers.cpu.disk_watch import DiskQuotas, DiskUse, DiskWatch, exceeds, excess, measure
+from managers.cpu import disk_use
+from managers.cpu.disk_use import DiskUse, exceeds, measure
+from managers.cpu.disk_watch import DiskQuotas, DiskWatch, excess
 
 MIB = 2**20
 
@@ -55,7 +56,7 @@ def test_trees_exceed_bytes_and_files_together(tmp_path: Path) -> None:
 
 
 def test_no_depth_of_a_tree_hides_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_watch, "_MOST_OPEN", 2)
+    monkeypatch.setattr(disk_use, "_MOST_OPEN", 2)
     for name in ("a", "b"):
         deep = tmp_path / name / "1/2/3/4/5"
         deep.mkdir(parents=True)
@@ -69,7 +70,7 @@ def test_no_depth_of_a_tree_hides_files(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_directory_that_is_moved_meanwhile_leads_the_walk_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "_MOST_OPEN", 1)
+    monkeypatch.setattr(disk_use, "_MOST_OPEN", 1)
     (tmp_path / "outside").mkdir()
     for number in range(50):
         (tmp_path / f"outside/{number}").mkdir()
@@ -184,7 +185,7 @@ async def test_an_environment_is_measured_less_often_while_nothing_grows(
         if clock.now > 140:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(disk_watch, "measure", look)
+    monkeypatch.setattr(disk_use, "measure", look)
     monkeypatch.setattr(asyncio, "sleep", tick)
     watch = DiskWatch(DiskQuotas(), clock)
     watch.begin(tmp_path, 0, lambda *_: None)
