@@ -51,7 +51,7 @@ _SHORT: Final = frozenset({"short_of", "behind"})
 
 
 @dataclass(slots=True)
-class _Round:
+class _QueueLook:
     """What one look has found."""
 
     #: Moves on their way, by each node that takes part.
@@ -94,7 +94,7 @@ def rebalance(state: State, decisions: list[Decision]) -> bool:
     """Begin moves for the actions that have waited for their node for long enough; return whether any began."""
     state.rebalancing.look = state.rebalancing.waits = False
     waiting = sorted(_waiting(state), key=lambda each: (each[0].key.pool, *each[1:]))
-    look, began, due = _Round(loads_of(state), _claims(state)), False, None
+    look, began, due = _QueueLook(loads_of(state), _claims(state)), False, None
     wait = patience(state)
     for pool, queues in groupby(waiting, key=lambda each: each[0].key.pool):
         look.targets = _targets(state, pool, look)
@@ -144,7 +144,7 @@ def _claims(state: State) -> dict[ResourceId, list[int]]:
     return found
 
 
-def _targets(state: State, pool: str, look: _Round) -> list[LiveNode]:
+def _targets(state: State, pool: str, look: _QueueLook) -> list[LiveNode]:
     """Return the nodes of ``pool`` that have free cores and take environments, and where no action waits, least loaded first."""
     wanted = {
         node
@@ -163,7 +163,7 @@ def _targets(state: State, pool: str, look: _Round) -> list[LiveNode]:
     ]
 
 
-def _try(state: State, queue: WaitQueue, look: _Round, decisions: list[Decision]) -> bool:
+def _try(state: State, queue: WaitQueue, look: _QueueLook, decisions: list[Decision]) -> bool:
     """Begin the move of the environment of one of the first actions of ``queue``; return whether there is a target for one."""
     source = state.supply.nodes[queue.key.node or ""]
     if look.loads[source.name] >= MOST_AT_ONCE or not _has_the_rest(state, queue):
@@ -192,7 +192,7 @@ def _has_the_rest(state: State, queue: WaitQueue) -> bool:
 
 
 def _find(
-    state: State, queue: WaitQueue, trajectory: LiveTrajectory, source: LiveNode, look: _Round
+    state: State, queue: WaitQueue, trajectory: LiveTrajectory, source: LiveNode, look: _QueueLook
 ) -> str | None:
     if trajectory.memory_bytes and look.memory_is_awaited:
         return None
@@ -216,7 +216,7 @@ def _begin(
     live: LiveAction,
     trajectory: LiveTrajectory,
     target: str,
-    look: _Round,
+    look: _QueueLook,
     decisions: list[Decision],
 ) -> None:
     assert live.queue is not None
