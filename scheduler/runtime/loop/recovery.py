@@ -43,8 +43,10 @@ FOLLOW_SECONDS: Final = 0.5
 SLICE_SECONDS: Final = 0.15
 #: Journal entries that it reads at once.
 PAGE: Final = 100
-#: From one load of a snapshot to the next: a standby of another version may drop each state soon.
+#: From the load of a state that had to be dropped to the next load: a standby of another version may drop each soon.
 LOAD_SECONDS: Final = 60.0
+#: The same for one that is too far behind, as a multiple of the time that its load took.
+LOADS: Final = 10.0
 
 
 class StoredSnapshot(msgspec.Struct):
@@ -195,7 +197,7 @@ class StandbyState:
         #: What loading took, and what applying took until now.
         self._load_seconds = self._apply_seconds = 0.0
         self._entries = 0
-        self._read_at = self._load_at = float("-inf")
+        self._loaded_at = self._read_at = self._load_at = float("-inf")
         #: Why there is no state.
         self.why = "the snapshot is not loaded yet"
 
@@ -247,7 +249,7 @@ class StandbyState:
 
     def _load(self) -> bool:
         began = monotonic()
-        self._load_at = began + LOAD_SECONDS
+        self._loaded_at, self._load_at = began, began + LOAD_SECONDS
         stored = cast("bytes | None", self._client.get(self._keys.snapshot))
         self._head = (stored or b"")[:HEAD_BYTES]
         self._recovered = _restored(stored, self._make_ledger, self._config)
@@ -261,11 +263,15 @@ class StandbyState:
             if not self._apply(until):
                 self._read_at = monotonic() + FOLLOW_SECONDS
                 return False
-        self._check_pace()
+        if monotonic() >= self._loaded_at + LOADS * self._load_seconds and self._is_outrun():
+            self._forget("the stored snapshot is far ahead")
+            free_machines()
+            self._load_at = float("-inf")
         return True
 
     def _finish(self, progress: Callable[[], None]) -> bool:
-        self._check_pace()
+        if self._is_outrun():
+            raise Unreadable("the stored snapshot is far ahead")
         while self._apply(float("inf"), progress):
             pass
         return True
@@ -304,12 +310,11 @@ class StandbyState:
     def _stored_head(self) -> bytes:
         return cast("bytes", self._client.getrange(self._keys.snapshot, 0, HEAD_BYTES - 1))
 
-    def _check_pace(self) -> None:
-        """Raise Unreadable when the stored snapshot can be loaded before its entries can be replayed."""
+    def _is_outrun(self) -> bool:
+        """Whether the stored snapshot can be loaded sooner than the entries up to it can be applied."""
         assert self._recovered is not None
         entries = _place_in(self._stored_head()).seq - self._recovered.seq
-        if entries > PAGE and self._seconds_for(entries) > self._load_seconds:
-            raise Unreadable(f"the stored snapshot is {entries} entries ahead of it")
+        return entries > PAGE and self._seconds_for(entries) > self._load_seconds
 
     def _seconds_for(self, entries: int) -> float:
         return entries * self._apply_seconds / max(self._entries, 1)
