@@ -299,6 +299,11 @@ def _of_workers(system: SystemReading) -> Iterator[Metric]:
         "tangram_workers", "Live workers.", ["role"],
         (((role,), sum(w["role"] == role for w in system.workers)) for role in ROLES),
     )  # fmt: skip
+    lags = [w["behind_seconds"] for w in system.workers if w.get("behind_seconds") is not None]
+    yield _gauges(
+        "tangram_standby_lag_seconds", "Age of the last entry in a standby's state, against the newest entry.",
+        [], [((), min(lags))] if lags else [],
+    )  # fmt: skip
 
 
 def _of_warm(system: SystemReading) -> Iterator[Metric]:

@@ -198,8 +198,8 @@ class StandbyState:
         self._load_seconds = self._apply_seconds = 0.0
         self._entries = 0
         self._loaded_at = self._read_at = self._load_at = float("-inf")
-        #: Why there is no state.
-        self.why = "the snapshot is not loaded yet"
+        #: Why there is no state; empty before the first one.
+        self.why = ""
 
     def follow(self) -> bool:
         """Go on for `SLICE_SECONDS`; return whether more can be done at once. Raises redis.RedisError."""
