@@ -213,11 +213,13 @@ class StandbyState:
         None: recover from the snapshot. ``progress`` is called after every entry. Raises redis.RedisError.
         """
         recovered = self._recovered
+        self._journal.close()  # the next read is of the server that elected this loop
         if recovered is None or not self._guarded(lambda: self._finish(progress)):
             return None
         recovered.replayed = max(0, recovered.seq - _place_in(self._stored_head()).seq)
         recovered.replay_seconds = self._seconds_for(recovered.replayed)
         self._forget("")
+        self._load_at = float("-inf")
         return recovered
 
     def seconds_behind(self) -> float | None:
@@ -249,8 +251,8 @@ class StandbyState:
 
     def _load(self) -> bool:
         began = monotonic()
-        self._loaded_at, self._load_at = began, began + LOAD_SECONDS
         stored = cast("bytes | None", self._client.get(self._keys.snapshot))
+        self._loaded_at, self._load_at = began, began + LOAD_SECONDS
         self._head = (stored or b"")[:HEAD_BYTES]
         self._recovered = _restored(stored, self._make_ledger, self._config)
         self._load_seconds, self._apply_seconds, self._entries = monotonic() - began, 0.0, 0

@@ -95,6 +95,7 @@ def test_a_standby_begins_at_the_snapshot(redis_client: redis.Redis, keys: Keys)
     assert taken is not None
     assert (taken.seq, taken.replayed) == (cold.seq, cold.replayed) == (leader.term.seq, 1)
     assert state_of(taken.machine) == state_of(cold.machine)
+    assert standby.follow(), "a loop that led loads again when it stands by"
 
 
 def test_a_standby_writes_nothing(redis_client: redis.Redis, keys: Keys) -> None:

@@ -78,7 +78,7 @@ class FollowedWorld:
             self.stored.entries.append((f"{seq}-0", {JOURNAL_FIELD: entry}))
 
     def store_snapshot(self, trim: bool) -> None:
-        """Store a snapshot as a leader does; ``trim``: the journal before it goes, whoever reads it."""
+        """Store a snapshot as a leader does; ``trim``: the journal before it goes, also what the standby has not read."""
         self.write()
         state = snapshot.dump(self._world.machine)
         last = f"{self._written}-0" if self._written else START
