@@ -22,6 +22,8 @@ class ExaminedPart:
     role: str
     version: str = ""
     clock: ClockDifference | None = None
+    #: Why a standby keeps no state, if it does not.
+    cold: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from tangram_web.doctor.cluster_finding import ClusterFinding, worst_first
 from tangram_web.doctor.door_trials import try_doors
 from tangram_web.doctor.group_findings import groups
 from tangram_web.doctor.node_findings import nodes
-from tangram_web.doctor.part_findings import clocks, leader, versions
+from tangram_web.doctor.part_findings import clocks, leader, standbys, versions
 from tangram_web.doctor.redis_findings import replication
 from tangram_web.lib import bus
 from tangram_web.lib.redis_replication import RedisReplication, read_replication
@@ -43,7 +43,7 @@ def findings_of(facts: ClusterFacts) -> list[ClusterFinding]:
     """Return everything that is found in a cluster, worst first."""
     found = [
         each
-        for judge in (leader, clocks, versions, replication, nodes, groups)
+        for judge in (leader, standbys, clocks, versions, replication, nodes, groups)
         for each in judge(facts)
     ]
     return worst_first(found)
@@ -114,7 +114,9 @@ def _parts(lives: Mapping[str, bytes], now: float) -> dict[str, ExaminedPart]:
             continue
         clock = _decoded(facts.get("clock"), ClockDifference)
         version = str(facts.get("version") or "")
-        found[name] = ExaminedPart(name=name, role=facts["role"], version=version, clock=clock)
+        found[name] = ExaminedPart(
+            name=name, role=facts["role"], version=version, clock=clock, cold=facts.get("cold", "")
+        )
     return found
 
 

@@ -20,7 +20,7 @@ from tangram_web.problems.wording import duration
 #: From here on, signs of life look late and times on pages contradict each other.
 FAULT_SECONDS: Final = 2.0
 NOTE_SECONDS: Final = 0.5
-CLOCK, VERSION = "clock", "version"
+CLOCK, VERSION, STANDBY = "clock", "version", "standby"
 _NTP: Final = (
     "synchronise the clocks by NTP: `timedatectl timesync-status`, or `chronyc tracking`, says on each of the two machines"
     " whether it is"
@@ -35,6 +35,16 @@ def leader(facts: ClusterFacts) -> Iterator[ClusterFinding]:
             kinds.PART_DEAD.key, "loop", "No scheduler loop leads: nothing is granted.",
             kinds.PART_DEAD.to_do,
         )  # fmt: skip
+
+
+def standbys(facts: ClusterFacts) -> Iterator[ClusterFinding]:
+    """Find the standbys that would have to restore everything before they lead."""
+    for part in facts.parts:
+        if part.cold:
+            yield note(
+                STANDBY, part.name, f"Standby {part.name} keeps no state, and would lead some seconds later: {part.cold}",
+                "it tries again within a minute; if that lasts, start it with the leader's version and managers",
+            )  # fmt: skip
 
 
 def clocks(facts: ClusterFacts) -> Iterator[ClusterFinding]:

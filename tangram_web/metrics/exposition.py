@@ -268,14 +268,14 @@ def _of_leader(system: SystemReading) -> Iterator[Metric]:
 
 
 def _of_streams(system: SystemReading) -> Iterator[Metric]:
-    yield _gauge(
-        "tangram_inbox_entries",
-        "Inbox entries that the leader has not read yet.",
-        system.inbox_entries,
-    )
-    yield _gauge(
-        "tangram_dead_letters", "Messages set aside because they could not be processed.",
-        system.dead_letters,
+    for name, text, value in (
+        ("tangram_inbox_entries", "Inbox entries that the leader has not read yet.", system.inbox_entries),
+        ("tangram_dead_letters", "Messages set aside because they could not be processed.", system.dead_letters),
+    ):  # fmt: skip
+        yield _gauge(name, text, value)
+    yield _gauges(
+        "tangram_standby_lag_seconds", "Age of the last entry in a standby's state, against the newest entry.",
+        [], (((), seconds) for seconds in system.standby_lag()),
     )  # fmt: skip
     behind = [((name,), lag) for name, lag in system.lags.items()]
     yield _gauges(

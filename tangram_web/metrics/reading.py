@@ -100,6 +100,10 @@ class SystemReading(msgspec.Struct):
                 used_bytes, capacity_bytes = memory
                 yield worker["name"].removeprefix("node@"), used_bytes, capacity_bytes
 
+    def standby_lag(self) -> list[float]:
+        """Return how far the best standby is behind the leader; nothing while none keeps a state."""
+        return sorted(w["behind_seconds"] for w in self.workers if w.get("behind_seconds") is not None)[:1]  # fmt: skip
+
     def warm(self) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
         """Yield the prepared environments of each image on a node, as (node, image) with `WarmFacts`."""
         for worker in self.workers:

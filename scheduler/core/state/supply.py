@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from domain.confinement import can_sandbox
 from domain.ids import ActionId, ResourceId, node_resource
@@ -22,6 +23,17 @@ from scheduler.core.state.live import READY, LiveAction, LiveNode
 from scheduler.core.state.node_order import KINDS, Load, NodeOrder
 
 MakeLedger = Callable[[ResourceId, ResourceInventory], Ledger]
+
+#: Class of a ledger and protocol → whether its ledgers follow that: `isinstance` takes 0.1 ms, for each of 1,000 nodes.
+_following: dict[tuple[type, object], bool] = {}
+
+
+def follows(ledger: Ledger, protocol: Any) -> bool:
+    """Return whether ``ledger`` follows ``protocol``, as all ledgers of its class do."""
+    found = _following.get((type(ledger), protocol))
+    if found is None:
+        found = _following[type(ledger), protocol] = isinstance(ledger, protocol)
+    return found
 
 
 @dataclass(slots=True)
@@ -101,15 +113,16 @@ class Supply:
 
     def open_ledger(self, resource: ResourceId, have: ResourceInventory) -> None:
         """Create the ledger of ``resource``."""
-        ledger = self.ledgers[resource] = self.make_ledger(resource, have)
-        if isinstance(ledger, PacedLedger):
+        ledger: Any = self.make_ledger(resource, have)
+        self.ledgers[resource] = ledger
+        if follows(ledger, PacedLedger):
             self.paced[resource] = ledger
-        if isinstance(ledger, HostingLedger):
+        if follows(ledger, HostingLedger):
             self.resident[resource] = ledger
         self._classify(resource)
         kind, _, node = resource.partition(":")
         if kind in KINDS:
-            if isinstance(ledger, ObservedLedger):
+            if follows(ledger, ObservedLedger):
                 ledger.changed = partial(self.order.touch, node)
                 self.order.unobserved.discard(node)
             else:
@@ -165,16 +178,16 @@ class Supply:
         self.resizable.pop(resource, None)
 
     def _classify(self, resource: ResourceId) -> None:
-        ledger = self.ledgers[resource]
-        if isinstance(ledger, LocalLedger) and ledger.groups > 1:
+        ledger: Any = self.ledgers[resource]
+        if follows(ledger, LocalLedger) and ledger.groups > 1:
             self.local[resource] = ledger
         else:
             self.local.pop(resource, None)
-        if isinstance(ledger, SharingLedger) and ledger.has_room_beside:
+        if follows(ledger, SharingLedger) and ledger.has_room_beside:
             self.beside[resource] = ledger
         else:
             self.beside.pop(resource, None)
-        if isinstance(ledger, SeatLedger) and ledger.names_units:
+        if follows(ledger, SeatLedger) and ledger.names_units:
             self.seated[resource] = ledger
         else:
             self.seated.pop(resource, None)

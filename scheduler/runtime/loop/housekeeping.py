@@ -47,6 +47,8 @@ SNAPSHOT_ENTRIES = 5000
 REPLAY_SECONDS = 0.3
 #: Deciding takes at least this many times as long as taking snapshots.
 SNAPSHOT_SHARE = 10.0
+#: A new leader grants what waited before it takes a snapshot.
+FIRST_SNAPSHOT_SECONDS = 2.0
 #: Journal kept for queries about the past, when no consumer needs more.
 JOURNAL_RETENTION_SECONDS = 900.0
 
@@ -96,6 +98,7 @@ class Housekeeping:
         self._snapshot_seq = term.seq - replayed
         self._decided_before = stats.decided_seconds - replay_seconds
         self._snapshot_seconds = 0.0
+        self._snapshots_from = monotonic() + FIRST_SNAPSHOT_SECONDS
         self._durability_at = 0.0
         self._redis_risks = ""
         #: Place of the inbox in the last sign of life, and when the next one is due at the latest.
@@ -120,6 +123,8 @@ class Housekeeping:
 
     def _needs_snapshot(self) -> bool:
         """Whether the next leader would have to replay so much that it takes over late."""
+        if monotonic() < self._snapshots_from:
+            return False
         if self._term.seq - self._snapshot_seq >= SNAPSHOT_ENTRIES:
             return True
         decided = self._stats.decided_seconds - self._decided_before

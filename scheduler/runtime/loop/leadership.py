@@ -60,7 +60,7 @@ STANDBY_SECONDS = 0.2
 HUNG_AFTER_SECONDS: Final = 60.0
 
 #: A stored snapshot begins with its place in the journal: these bytes tell it from another.
-_HEAD_BYTES: Final = 256
+HEAD_BYTES: Final = 256
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +104,13 @@ class Leadership:
             self.epoch_won(self.epoch)
         return self.epoch > 0
 
-    def wait(self, stop: Event, waiting: Callable[[], None] = lambda: None) -> bool:
-        """Wait as a standby until elected, calling ``waiting`` in each round; False when ``stop`` is set."""
+    def wait(self, stop: Event, waiting: Callable[[], bool] = lambda: False) -> bool:
+        """Wait as a standby until elected; False when ``stop`` is set.
+
+        ``waiting`` is called in each round; the next one begins at once when it returns that it has more to do.
+        """
         while not self.try_elect():
-            waiting()
-            if stop.wait(STANDBY_SECONDS):
+            if stop.wait(0.0 if waiting() else STANDBY_SECONDS):
                 return False
         return True
 
@@ -325,7 +327,7 @@ class LeadershipRefused:
         return self._stored() != self._read
 
     def _stored(self) -> tuple[Any, Any]:
-        head = self._client.getrange(self._keys.snapshot, 0, _HEAD_BYTES - 1)
+        head = self._client.getrange(self._keys.snapshot, 0, HEAD_BYTES - 1)
         if not self._entry_id:
             return head, None
         return head, self._client.xrange(self._keys.journal, self._entry_id, self._entry_id)

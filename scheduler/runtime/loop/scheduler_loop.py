@@ -66,7 +66,7 @@ from scheduler.runtime.loop.poison_messages import (
 )
 from scheduler.runtime.loop.query_handler import QueryHandler
 from scheduler.runtime.loop.queue_accounts import QueueAccounts
-from scheduler.runtime.loop.recovery import recover
+from scheduler.runtime.loop.recovery import StandbyState, free_machines, recover
 from scheduler.runtime.loop.report_collector import ReportCollector
 from scheduler.runtime.loop.term import JournalClock, Term
 from scheduler.runtime.loop.watchdog import HungPass, PassWatch, Unwatched
@@ -121,6 +121,7 @@ class SchedulerLoop:
         self.leadership = leadership
         self._local_nodes = LocalNodes(socket, keys)
         self.inbox = Inbox(client, keys, leadership, self._local_nodes)
+        self._standby = StandbyState(client, keys, make_ledger, config)
         self._stood_by_at = float("-inf")
         self._refused: LeadershipRefused | LeadershipPaused | None = None
         self.caution = Caution()
@@ -150,7 +151,7 @@ class SchedulerLoop:
             stop.wait(REFUSED_SECONDS)
             return
         self._refused = None
-        if not self.leadership.wait(stop, self._stand_by):
+        if not self.leadership.wait(stop, self._follow):
             return
         try:
             self._lead(stop)
@@ -168,13 +169,26 @@ class SchedulerLoop:
         self._stood_by_at = float("-inf")
         self.leadership.resign()  # a loop of another version may be able to lead
 
+    def _follow(self) -> bool:
+        """Keep a state that is level with the leader's; return whether there is more to do at once."""
+        if self.__dict__.pop("term", None) is not None:  # one that is over
+            for part in ("housekeeping", "queries", "accounts"):
+                self.__dict__.pop(part, None)
+            free_machines()
+        self._stand_by()
+        return self._standby.follow()
+
     def _stand_by(self) -> None:
         """Store a sign of life, so that the absence of a standby is visible before it matters."""
         if monotonic() - self._stood_by_at >= LIFE_SECONDS:
             self._stood_by_at = monotonic()
             name = self.leadership.name
             if self._refused is None:
-                show_life(self._client, self._keys, name, "standby")
+                behind = self._standby.seconds_behind()
+                why = "" if behind is not None else self._standby.why
+                show_life(
+                    self._client, self._keys, name, "standby", behind_seconds=behind, cold=why
+                )
             else:
                 show_life(self._client, self._keys, name, REFUSING, why=self._refused.reason)
 
@@ -205,7 +219,9 @@ class SchedulerLoop:
         """Recover the machine from the journal. The first thing a new leader does."""
         started = perf_counter()
         self.leadership.release_held()
-        recovered = recover(self._client, self._keys, self._make_ledger, self._config, progress)
+        recovered = self._standby.take(progress) or recover(
+            self._client, self._keys, self._make_ledger, self._config, progress
+        )
         clock = JournalClock(recovered.machine.state.now)
         self.term = Term(recovered.machine, clock, recovered.journal_id, recovered.seq)
         self.inbox.begin(recovered.inbox_id, recovered.inbox_part)
@@ -219,7 +235,7 @@ class SchedulerLoop:
             self.stats,
             self._retention,
             recovered.replayed,
-            perf_counter() - started,
+            max(recovered.replay_seconds, perf_counter() - started),
         )
         self.queries = QueryHandler(self._client, self.term, self.leadership, self.stats)
         self._wake_at = recovered.machine.state.timers.asked_wake

@@ -247,6 +247,11 @@ def read_stream(
     return _entries(connection.call(*_xread(stream, after, count, block_seconds)))
 
 
+def read_from(connection: RedisConnection, stream: str, first: str, count: int) -> Entries:
+    """Return up to ``count`` entries from ``first`` on, that one included, as of one moment."""
+    return _entries([(stream, connection.call("XRANGE", stream, first, "+", "COUNT", count))])
+
+
 def ask_streams(connection: RedisConnection, after: Mapping[str, str], count: int) -> None:
     """Ask for up to ``count`` entries of each stream behind its id in ``after``, as of one moment.
 

@@ -11,7 +11,7 @@ from domain.codec import JOURNAL_FIELD, JournalEntry, read_entry
 from domain.dead_letters import JOURNAL, name_of
 from domain.errors import Unreadable
 from domain.redis_keys import Keys
-from scheduler.runtime.redis.connection import RedisConnection, read_stream
+from scheduler.runtime.redis.connection import Entries, RedisConnection, read_from, read_stream
 
 #: Entries fetched at once when reading much.
 PAGE = 500
@@ -63,6 +63,10 @@ class Journal:
                     raise
                 stream_id = key
         return found if found or not entries else self.read(stream_id, count=count)
+
+    def stored(self, first: str, count: int) -> Entries:
+        """Return up to ``count`` entries from ``first`` on, that one included, as they are stored. Raises redis.RedisError."""
+        return read_from(self._connection, self._keys.journal, first, count)
 
     def _is_set_aside(self, stream_id: str) -> bool:
         name = name_of(JOURNAL, stream_id, JOURNAL_FIELD.decode())

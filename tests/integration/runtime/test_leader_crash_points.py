@@ -14,8 +14,10 @@ from domain.events import ActionSubmitted
 from domain.ids import ActionId
 from domain.redis_keys import Keys
 from managers.registry import load
+from scheduler.core.state.snapshot import dump
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.loop.poison_messages import CoreRaised
+from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
 from tests.integration.runtime.rig import CONFIG
 
@@ -26,11 +28,25 @@ class Died(Exception):
     """What ends a leader in these tests."""
 
 
-def a_leader(client: redis.Redis, keys: Keys, name: str) -> SchedulerLoop:
+def a_loop(client: redis.Redis, keys: Keys, name: str) -> SchedulerLoop:
     leadership = Leadership(client, keys, name)
-    loop = SchedulerLoop(client, keys, load(()).make_ledger, leadership, CONFIG)
-    assert leadership.try_elect()
+    return SchedulerLoop(client, keys, load(()).make_ledger, leadership, CONFIG)
+
+
+def a_leader(client: redis.Redis, keys: Keys, name: str) -> SchedulerLoop:
+    return leading(a_loop(client, keys, name))
+
+
+def leading(loop: SchedulerLoop) -> SchedulerLoop:
+    assert loop.leadership.try_elect()
     loop.take_over()
+    return loop
+
+
+def level(loop: SchedulerLoop) -> SchedulerLoop:
+    """Let a standby follow as far as the journal goes."""
+    while loop._follow():
+        pass
     return loop
 
 
@@ -59,6 +75,7 @@ def after_the_commit(loop: SchedulerLoop, patch: pytest.MonkeyPatch) -> None:
 MOMENTS = [before_the_commit, while_it_decides, after_the_commit]
 
 
+@pytest.mark.parametrize("follows", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("snapshot", [False, True], ids=["plain", "with a snapshot due"])
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.__name__)
 def test_read_messages_are_neither_trimmed_nor_skipped(
@@ -67,11 +84,15 @@ def test_read_messages_are_neither_trimmed_nor_skipped(
     monkeypatch: pytest.MonkeyPatch,
     moment: Callable[[SchedulerLoop, pytest.MonkeyPatch], None],
     snapshot: bool,
+    follows: bool,
 ) -> None:
     """1. A pass has begun with some messages. 2. Housekeeping is due in it. 3. The leader dies."""
     leader = a_leader(redis_client, keys, "first")
     submit(redis_client, keys, NAMES[0])
     leader.run_once(0.01)
+    successor = a_loop(redis_client, keys, "second")
+    if follows:
+        level(successor)
     for name in NAMES[1:]:
         submit(redis_client, keys, name)
     leader.housekeeping._next = 0.0
@@ -83,7 +104,10 @@ def test_read_messages_are_neither_trimmed_nor_skipped(
             leader.run_once(0.01)
 
     redis_client.delete(keys.leader)
-    successor = a_leader(redis_client, keys, "second")
+    cold = recover(redis_client, keys, load(()).make_ledger, CONFIG)
+    leading(successor)
+    assert dump(successor.term.machine) == dump(cold.machine)
+    assert (successor.term.seq, successor.inbox.settled_id) == (cold.seq, cold.inbox_id)
     successor.run_once(0.01)
 
     assert sorted(successor.term.machine.state.actions) == NAMES

@@ -104,6 +104,7 @@ def test_a_replaced_leader_sends_no_more_signs_of_life(
 def test_leaders_that_follow_each_other_leave_no_more_and_more_to_replay(
     redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(housekeeping, "FIRST_SNAPSHOT_SECONDS", 0.0)
     monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 4)
     monkeypatch.setattr(housekeeping, "REPLAY_SECONDS", 3000.0)
     first = loop_of(redis_client, keys, "first")
@@ -131,6 +132,7 @@ def test_a_snapshot_is_taken_when_a_replay_would_take_long(
     """However few entries they are: some take a second each, with much that waits."""
     # So long that the pass of this test counts for nothing, however long it takes.
     monkeypatch.setattr(housekeeping, "REPLAY_SECONDS", 3000.0)
+    monkeypatch.setattr(housekeeping, "FIRST_SNAPSHOT_SECONDS", 0.0)
     loop = loop_of(redis_client, keys, "first")
     assert loop.leadership.try_elect()
     loop.take_over()

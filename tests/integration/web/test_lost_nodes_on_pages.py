@@ -11,6 +11,7 @@ from django.test import Client
 
 from domain.events import NodeLost, NodeReturned
 from domain.version import VERSION
+from scheduler.runtime.liveness import show_life
 from tangram_web.lib import bus
 from tangram_web.live.frames import FrameFold
 from tangram_web.live.topic_store import save_snapshots
@@ -84,6 +85,19 @@ def test_the_page_of_workers_lists_a_lost_node_and_its_loss_after_the_return(
     publish(redis_bus, journal)
 
     assert "It held 1 action: 1 completed." in browser.get("/workers/").content.decode()
+
+
+def test_the_page_of_workers_says_how_far_a_standby_is_behind(
+    browser: Client, redis_bus: Any
+) -> None:
+    keys = bus.keys()
+    show_life(redis_bus, keys, "loop@a", "standby", behind_seconds=0.25, cold="")
+    show_life(redis_bus, keys, "loop@b", "standby", behind_seconds=None, cold="entry 7-0 differs")
+    show_life(redis_bus, keys, "loop@c", "standby")  # of an earlier version
+    text = browser.get("/workers/").content.decode()
+    assert text.count("behind the leader") == 1
+    assert "250 ms behind the leader" in text
+    assert "keeps no state: entry 7-0 differs" in text
 
 
 def test_a_node_of_another_version_is_pointed_out(browser: Client, redis_bus: Any) -> None:

@@ -17,6 +17,7 @@ from domain.allocation import UsedResources
 from domain.codec import JournalEntry, encode
 from domain.principals import Scope
 from domain.redis_keys import Keys
+from scheduler.runtime.liveness import show_life
 from tangram_web.lib import bus
 from tangram_web.metrics.store import MetricsStore
 from tangram_web.metrics.totals import Totals
@@ -121,6 +122,16 @@ def test_used_and_granted_resources_are_exported(
     on_node = (("node", "n1"),)
     assert found["tangram_gpu_service_host_memory_used_bytes", on_node] == 3
     assert found["tangram_gpu_service_host_memory_capacity_bytes", on_node] == 8
+
+
+def test_the_lag_of_the_best_standby_is_exported(
+    redis_bus: Any, scrape: Callable[..., Any]
+) -> None:
+    show_life(redis_bus, KEYS, "a", "standby", behind_seconds=None, cold="it differs")
+    assert ("tangram_standby_lag_seconds", ()) not in samples(scrape().content)
+    for name, behind in (("b", 7.5), ("c", 0.25)):
+        show_life(redis_bus, KEYS, name, "standby", behind_seconds=behind, cold="")
+    assert samples(scrape().content)["tangram_standby_lag_seconds", ()] == 0.25
 
 
 def test_prepared_environments_are_exported(redis_bus: Any, scrape: Callable[..., Any]) -> None:

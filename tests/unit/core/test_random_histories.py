@@ -47,6 +47,7 @@ from tests.builders import (
     only,
 )
 from tests.tiers import by_tier
+from tests.unit.core.followed import FollowedWorld
 from tests.unit.core.watched import Watched
 
 NODES = st.sampled_from(["n1", "n2"])
@@ -191,6 +192,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = Watched()
+        self.followed = FollowedWorld(self.world)
         self.incarnations = {"n1": 0, "n2": 0}
         self.identities = {"n1": 0, "n2": 0}
         self.revision = 0
@@ -394,19 +396,31 @@ class Histories(RuleBasedStateMachine):
 
     @rule(go_on_with_it=st.booleans())
     def restore(self, go_on_with_it: bool) -> None:
+        self.followed.store_snapshot(trim=False)
         if go_on_with_it:
             self.world.restart()
         else:
             self.world.double()
+
+    @rule(data=st.data(), step=st.sampled_from([0.001, 0.03, 1.0]), lead=st.booleans())
+    def follow(self, data: st.DataObject, step: float, lead: bool) -> None:
+        """A standby follows, fast or slowly, and may have to lead."""
+        if data.draw(st.booleans(), label="snapshot"):
+            self.followed.store_snapshot(trim=data.draw(st.booleans(), label="trim"))
+        self.followed.follow(step)
+        if lead:
+            self.followed.judge()
 
     @invariant()
     def no_action_waits_that_could_be_granted(self) -> None:
         self.world.no_waiting_action_fits()
 
     def teardown(self) -> None:
+        self.followed.follow(0.001)
         self.world.wind_up()
         self.world.judge_the_end()
         self.world.replay()
+        self.followed.judge()
 
 
 TRIED = settings(

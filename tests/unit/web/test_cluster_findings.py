@@ -71,6 +71,14 @@ def with_node(**changes: Any) -> ClusterFacts:
     return replace(HEALTHY, nodes=[replace(NODE, **changes)])
 
 
+def test_a_standby_without_a_state_is_noted() -> None:
+    standby = ExaminedPart(name="loop@l2:1:c", role="standby", version="1.4.0", cold="it differs")
+    finding = only(replace(HEALTHY, parts=[standby]))
+    assert (finding.severity, finding.subject) == ("note", standby.name)
+    assert "it differs" in finding.sentence
+    assert found(replace(HEALTHY, parts=[replace(standby, cold="")])) == []
+
+
 def with_machine(**changes: Any) -> ClusterFacts:
     return with_node(machine=msgspec.structs.replace(MACHINE, **changes))
 
