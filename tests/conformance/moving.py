@@ -40,6 +40,8 @@ class MovingConformance(ABC):
 
     #: Whether an environment has files outside of its workspace.
     has_trees = True
+    #: A file outside of it that an environment begins with.
+    given_file = "/etc/group"
 
     @abstractmethod
     def make(self, node: str) -> Any:
@@ -60,13 +62,17 @@ class MovingConformance(ABC):
 
     async def test_an_environment_goes_on_elsewhere_with_all_its_files(self, drivers):
         source, target = drivers
-        outside = " && mkdir /var/lib/x && ln -s /workspace/a /var/lib/x/link && rm /etc/group"
+        outside = (
+            f" && mkdir /var/lib/x && ln -s /workspace/a /var/lib/x/link && rm {self.given_file}"
+        )
         written = "echo 1 > a && mkdir d && chmod 700 d && ln a d/same"
         await run(source, written + (outside if self.has_trees else ""))
 
         await moved(source, target)
 
-        look = "cat /var/lib/x/link && test ! -e /etc/group &&" if self.has_trees else "cat a &&"
+        look = "cat a &&"
+        if self.has_trees:
+            look = f"cat /var/lib/x/link && test ! -e {self.given_file} &&"
         said = await run(
             target, f"{look} stat -c %a d && cat d/same && echo 2 >> a && cat a", "act_2"
         )
