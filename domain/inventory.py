@@ -119,6 +119,9 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     shadow_pools: bool = False
     #: Idle environments leave a node that lets its trajectories finish. False in journals of earlier versions, which left them there.
     move_environments: bool = False
+    #: They also go to a node that has what their actions have needed so far. False in journals of earlier versions, which asked for all
+    #: resources of the former node.
+    move_to_smaller: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -218,6 +221,7 @@ def default_config() -> Config:
                 steady_counts=True,
                 shadow_pools=True,
                 move_environments=True,
+                move_to_smaller=True,
             )
         },
         resources={

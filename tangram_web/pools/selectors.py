@@ -92,6 +92,7 @@ def _pool(pool: Pool) -> PoolConfig:
         None if death == NODE_DEAD_SECONDS else death, _shares_of(pool),
         _sandbox_of(pool), pool.host_network, egress_of(pool), _warm_of(pool), steady_counts=True,
         shadow_pools=True, move_environments=pool.move_environments,
+        move_to_smaller=True,
     )  # fmt: skip
 
 

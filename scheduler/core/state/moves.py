@@ -15,8 +15,9 @@ Rules
    meanwhile, no fork begins, and requests for files wait. A program or a session in the environment is seen by its node, which refuses then.
 2. The environment is the source's until the journal has `EnvironmentReceived`. The `EndMove` of the same pass names the node
    where the trajectory lives on, and only by it a node removes anything.
-3. The target is usable, has at least the cores and the other resources of the source, and room for the memory of the environment, which no waiting
-   action needs. It is reserved there from the first order on.
+3. The target is usable, and has room for the memory of the environment, which no waiting action needs. It is reserved there from the first order on.
+   A node with at least the cores and the other resources of the source is preferred; else, where the pool has `move_to_smaller`, one with
+   what the actions of the trajectory have needed so far will do. An action that arrives during the move and needs more ends it.
 4. A node that may have a copy which is not the trajectory's holds its memory until it reports `EnvironmentRemoved`, or is gone
    (`LiveTrajectory.copies`). The trajectory's name is not free before, and the node is no target of it.
 5. Nothing is decided by a report of another move (`LiveMove.number`), so repeated and late ones change nothing.
@@ -72,8 +73,10 @@ class _Look:
 
     #: Moves on their way, by each node that takes part.
     loads: Counter[str] = field(default_factory=Counter)
-    #: Source → least memory for which there is no target, and the code why.
-    none: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: Source and needs of its actions → least memory for which there is no target, and the code why.
+    none: dict[tuple[str, tuple[tuple[str, int], ...] | None], tuple[int, str]] = field(
+        default_factory=dict
+    )
 
 
 def note_idle(state: State, trajectory: LiveTrajectory) -> None:
@@ -157,7 +160,8 @@ def _begin(
     if loads[source.name] >= MOST_AT_ONCE:
         trajectory.stays = WAITING
         return
-    least, why = look.none.get(source.name, (inf, ""))
+    needed = None if trajectory.needed is None else tuple(sorted(trajectory.needed.items()))
+    least, why = look.none.get((source.name, needed), (inf, ""))
     if memory >= least:
         trajectory.stays = why
         return
@@ -165,7 +169,7 @@ def _begin(
     if target is None:
         trajectory.stays = WAITING if is_full else NO_ROOM
         if not trajectory.copies:  # else it is the only one that may not go there
-            look.none[source.name] = memory, trajectory.stays
+            look.none[source.name, needed] = memory, trajectory.stays
         return
     if trajectory.memory_bytes:
         ledger = state.supply.ledgers[node_resource("memory", target)]
@@ -190,6 +194,7 @@ def _target(
 ) -> tuple[str | None, bool]:
     """Return the node that an environment moves to, and whether one would do that has enough moves now."""
     memory, supply, is_full = trajectory.memory_bytes, state.supply, False
+    smaller, waits = None, False
     if memory and memory_awaited(state, trajectory.pool):
         return None, False
     for node in supply.least_loaded(trajectory.pool):
@@ -199,12 +204,16 @@ def _target(
         ledger = supply.node_ledger("memory", name)
         if memory and (ledger is None or not ledger.fits((memory,))):
             continue
-        if not _is_like(source, node):
+        is_like = _is_like(source, node)
+        if not is_like and not _is_enough(trajectory, source, node):
             continue
-        if loads[name] < MOST_AT_ONCE:
+        if loads[name] >= MOST_AT_ONCE:
+            is_full, waits = True, waits or is_like
+        elif is_like:
             return name, False
-        is_full = True
-    return None, is_full
+        else:
+            smaller = smaller or name
+    return None if waits else smaller, is_full
 
 
 def _is_like(source: LiveNode, target: LiveNode) -> bool:
@@ -226,6 +235,30 @@ def _is_like(source: LiveNode, target: LiveNode) -> bool:
     return True
 
 
+def _is_enough(trajectory: LiveTrajectory, source: LiveNode, target: LiveNode) -> bool:
+    """Return whether ``target`` isolates commands as ``source`` does, and has what the actions of ``trajectory`` have needed so far."""
+    have, offered = source.inventory, target.inventory
+    if trajectory.needed is None or have.isolation != offered.isolation:
+        return False
+    for kind, amount in trajectory.needed.items():
+        mine, theirs = have.resources.get(kind), offered.resources.get(kind)
+        if theirs is None or theirs.capacity < amount:
+            return False
+        if mine is not None and theirs.memory_bytes < mine.memory_bytes:
+            return False
+    return True
+
+
+def _outgrown(state: State, trajectory: LiveTrajectory, target: LiveNode) -> str:
+    """Return why the target of a move does not do any more: an action that arrived meanwhile needs more; empty while it does."""
+    source = state.supply.nodes[trajectory.node or ""]
+    if trajectory.needed is None or _is_like(source, target):
+        return ""
+    if _is_enough(trajectory, source, target):
+        return ""
+    return f"an action needs more than node {target.name} has"
+
+
 def packed(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
     """Have the target fetch what the source has packed, or end the move."""
     move, node = trajectory.move, trajectory.node
@@ -236,6 +269,8 @@ def packed(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) 
         end_move(state, trajectory, move.given_up, decisions, reported=True)
     elif target is None or not state.supply.usable(target):
         why = f"node {move.target} takes no environments now"
+        end_move(state, trajectory, why, decisions, reported=True)
+    elif why := _outgrown(state, trajectory, target):
         end_move(state, trajectory, why, decisions, reported=True)
     else:
         trajectory.move = replace(move, packed=True)
@@ -252,8 +287,12 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     move, source = trajectory.move, trajectory.node
     assert move is not None
     assert source is not None
-    if not state.supply.continues(state.supply.nodes[move.target]):
+    target = state.supply.nodes[move.target]
+    if not state.supply.continues(target):
         end_move(state, trajectory, f"node {move.target} takes no actions now", decisions)
+        return
+    if why := _outgrown(state, trajectory, target):
+        end_move(state, trajectory, why, decisions)
         return
     trajectory.copies.append(source)
     trajectory.node, trajectory.home = move.target, ()
