@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -96,17 +96,15 @@ class ContainerMoving:
             trajectory, order.node, (), request_id="", reply_to="", environment=order.environment,
             project=order.project, snapshot=name,
         )  # fmt: skip
+        source = tools.environments.known(trajectory)
         try:
-            async with tools.forking.paused(
-                tools.environments.known(trajectory), fork
-            ) as environment:
-                if environment is not None:
-                    await self._check_quiet(environment)
-                spec = order.environment or EnvironmentSpec()
-                folder = await asyncio.to_thread(tools.site.folder_of, trajectory, spec)
-                image = await tools.forking.stored(fork, environment)
-                with tools.forking.in_use(image):
-                    await self._store(order, name, folder, image)
+            with ExitStack() as kept:
+                async with tools.forking.paused(source, fork) as environment:
+                    if environment is not None:
+                        await self._check_quiet(environment)
+                    image = await tools.forking.stored(fork, environment)
+                    kept.enter_context(tools.forking.in_use(image))
+                await self._store(order, name, image)
         except Conflict as error:
             code = PROCESS if error.code == "busy_environment" else error.code
             raise Conflict(str(error), code=code) from error
@@ -132,10 +130,11 @@ class ContainerMoving:
         if place := await asyncio.to_thread(place_in_memory, root):
             raise Conflict(f"the environment has files in {place}, in memory", code=IN_MEMORY)
 
-    async def _store(self, order: MoveEnvironment, name: str, folder: Path, image: str) -> None:
+    async def _store(self, order: MoveEnvironment, name: str, image: str) -> None:
         """Store what is packed of an environment; ``image``: what the engine has stored of it, empty for its declared one."""
-        site = self._tools().site
-        below = layers_of(await self._declared(order.environment or EnvironmentSpec()))
+        site, spec = self._tools().site, order.environment or EnvironmentSpec()
+        folder = await asyncio.to_thread(site.folder_of, order.trajectory, spec)
+        below = layers_of(await self._declared(spec))
         whole = below if not image else layers_of(await site.engine.image(image))
         layers = whole[len(below) :]
         if whole[: len(below)] != below:
