@@ -103,6 +103,9 @@ class ContainerMoving:
                     if environment is not None:
                         await self._check_quiet(environment)
                     image = await tools.forking.stored(fork, environment)
+                    if environment is not None and not image:
+                        begun = await tools.site.engine.inspect(environment.container)
+                        image = str(begun["Image"])
                     kept.enter_context(tools.forking.in_use(image))
                 await self._store(order, name, image)
         except Conflict as error:
@@ -131,7 +134,7 @@ class ContainerMoving:
             raise Conflict(f"the environment has files in {place}, in memory", code=IN_MEMORY)
 
     async def _store(self, order: MoveEnvironment, name: str, image: str) -> None:
-        """Store what is packed of an environment; ``image``: what the engine has stored of it, empty for its declared one."""
+        """Store what is packed of an environment; ``image``: what the engine has of it; empty: it has no container yet."""
         site, spec = self._tools().site, order.environment or EnvironmentSpec()
         folder = await asyncio.to_thread(site.folder_of, order.trajectory, spec)
         below = layers_of(await self._declared(spec))
@@ -199,7 +202,8 @@ class ContainerMoving:
             await asyncio.to_thread(sync_tree, folder)
             with tools.forking.making_image():
                 image = await self._load(below, packed, draft)
-                await asyncio.to_thread(tools.environments.forks.begin, trajectory, image)
+                forks = tools.environments.forks
+                await asyncio.to_thread(forks.begin, trajectory, image, durable=True)
 
     async def _check(self, packed: PackedContainer, spec: EnvironmentSpec) -> dict[str, Any]:
         """Return the engine's data on the declared image. Raises InvalidRequest where this node cannot use what was packed."""

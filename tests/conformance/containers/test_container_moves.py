@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from domain.action import EnvironmentSpec
-from domain.errors import Conflict, InvalidRequest
+from domain.errors import Conflict, InvalidRequest, Unavailable
 from domain.moves import IN_MEMORY, LAYER, PROCESS, SESSION
 from domain.ports import DriverContext
 from domain.ports.sessions import SessionSpec
 from managers.cpu.containers import ContainerDriver
-from tests.conformance.driver import TRAJECTORY
+from tests.conformance.driver import TRAJECTORY, an_order
 from tests.conformance.moving import FETCH, NAME, ORDER, MovingConformance, moved, run
 from tests.docker_engine import IMAGE, DockerEngine
 from tests.tiers import by_tier
@@ -25,6 +25,12 @@ pytestmark = pytest.mark.slow
 #: Where the layers of containers are: on a disk for each environment, or where the engine keeps them.
 LAYERS = {"disk": "auto", "engine": "watched"}
 PAIRS = [("direct", "disk"), ("api", "engine"), ("direct", "engine"), ("api", "disk")]
+
+
+def _empty_archive() -> bytes:
+    empty = io.BytesIO()
+    tarfile.open(fileobj=empty, mode="w").close()
+    return empty.getvalue()
 
 
 @pytest.mark.parametrize(("way", "layers"), by_tier(PAIRS[:2], PAIRS[:2], PAIRS))
@@ -88,12 +94,23 @@ class TestContainerMoving(MovingConformance):
         await run(source, "echo 1 > /var/lib/o")
         await source.moving.pack(ORDER)
         with self.engine.client() as client:
-            empty = io.BytesIO()
-            tarfile.open(fileobj=empty, mode="w").close()
-            client.import_image_from_data(empty.getvalue(), "other", "1")
+            client.import_image_from_data(_empty_archive(), "other", "1")
         fetch = replace(FETCH, environment=EnvironmentSpec(image="other:1"))
         with pytest.raises(InvalidRequest, match="another content"):
             await target.moving.receive(fetch, source.export_snapshot("lab", NAME))
+
+    async def test_a_container_whose_image_has_another_content_now_stays(self, drivers):
+        source, _ = drivers
+        spec = EnvironmentSpec(image="own:1")
+        with self.engine.client() as client:
+            client.tag(IMAGE, "own", "1", force=True)
+            order = an_order("sh", "-c", "echo 1 > a")
+            report = await source.run(replace(order, environment=spec), lambda: None)
+            assert report.result is not None, report
+            client.import_image_from_data(_empty_archive(), "own", "1")
+        with pytest.raises(Unavailable, match="another content now"):
+            await source.moving.pack(replace(ORDER, environment=spec))
+        assert await source.snapshots() == []
 
     async def test_no_image_is_left_behind(self, drivers):
         source, target = drivers
