@@ -121,6 +121,9 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     move_environments: bool = False
     #: An action that waits for its node moves with its environment to a node with room. False in journals of earlier versions, where it waited.
     rebalance_environments: bool = False
+    #: They also go to a node that has what their actions have needed so far. False in journals of earlier versions, which asked for all
+    #: resources of the former node.
+    move_to_smaller: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -221,6 +224,7 @@ def default_config() -> Config:
                 shadow_pools=True,
                 move_environments=True,
                 rebalance_environments=True,
+                move_to_smaller=True,
             )
         },
         resources={

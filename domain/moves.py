@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 
 #: Codes of a node. A program or a session lives in the environment; a request is open that uses it; files are in memory;
-#: it has a disk of its own; something failed.
+#: it has a disk of its own, or a volume, or a layer that its engine cannot send; something failed.
 PROCESS: Final = "process"
 SESSION: Final = "session"
 IN_USE: Final = "in_use"
 IN_MEMORY: Final = "in_memory"
 OWN_DISK: Final = "own_disk"
+VOLUME: Final = "volume"
+LAYER: Final = "layer"
 FAILED: Final = "failed"
 #: It is larger than the order allows.
 TOO_LARGE: Final = "too_large"
@@ -37,6 +39,8 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     IN_MEMORY: ("has files in /dev/shm", "have files in /dev/shm"),
     OWN_DISK: ("has a disk of its own", "have disks of their own"),
     TOO_LARGE: ("is too large", "are too large"),
+    VOLUME: ("has a volume of its engine", "have volumes of their engine"),
+    LAYER: ("has a layer that its engine cannot send", "have layers that their engine cannot send"),
     NO_ROOM: ("finds no other node with room", "find no other node with room"),
     FAILED: ("could not be moved", "could not be moved"),
     NOT_MOVED: ("ends here, as nothing is moved", "end here, as nothing is moved"),

@@ -13,6 +13,7 @@ Rules for ledgers: `ledgers`; for drivers: `drivers`. Messages: `orders`. Servic
 from __future__ import annotations
 
 from domain.ports.drivers import (
+    Archiving,
     DiskUsing,
     Driver,
     DriverContext,
@@ -69,6 +70,7 @@ from domain.ports.residency import (
 )
 
 __all__ = [
+    "Archiving",
     "ChunkedLedger",
     "DirectoryListing",
     "DiskUsing",

@@ -162,14 +162,8 @@ class Forking(Protocol):
 
 
 @runtime_checkable
-class Snapshotting(Protocol):
-    """A driver that keeps the files of environments under names of their projects."""
-
-    async def take_snapshot(self, order: ForkEnvironment) -> SnapshotReport:
-        """Store the files of ``order.source`` as ``order.snapshot``, on disk; a repeat does nothing.
-
-        Raises what `Forking.fork_environment` does; then nothing of the snapshot is left.
-        """
+class Archiving(Protocol):
+    """A driver that keeps the files of environments under names of their projects, for other nodes."""
 
     async def drop_snapshot(self, project: str, name: str) -> None:
         """Delete a snapshot; an unknown one is ignored. Environments that began from it go on."""
@@ -179,6 +173,17 @@ class Snapshotting(Protocol):
 
     def export_snapshot(self, project: str, name: str) -> AsyncIterator[bytes]:
         """Yield a snapshot as an archive for another node. Raises NotFound, Unavailable."""
+
+
+@runtime_checkable
+class Snapshotting(Archiving, Protocol):
+    """A driver whose environments begin from such files."""
+
+    async def take_snapshot(self, order: ForkEnvironment) -> SnapshotReport:
+        """Store the files of ``order.source`` as ``order.snapshot``, on disk; a repeat does nothing.
+
+        Raises what `Forking.fork_environment` does; then nothing of the snapshot is left.
+        """
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ class EnvironmentMoving(Protocol):
     async def receive(
         self, order: ReceiveEnvironment, archive: AsyncGenerator[bytes, None]
     ) -> None:
-        """Begin the environment with what `Snapshotting.export_snapshot` of the source yields, on disk, and start it; a repeat does nothing.
+        """Begin the environment with what `Archiving.export_snapshot` of the source yields, on disk, and start it; a repeat does nothing.
 
         Raises InvalidRequest, Unavailable, StorageFull, OSError; a part of it may be left then.
         """
@@ -32,7 +32,7 @@ class EnvironmentMoving(Protocol):
 
 @runtime_checkable
 class MovesEnvironments(Protocol):
-    """A driver that moves environments; it is `Snapshotting`, too."""
+    """A driver that moves environments; it is `Archiving`, too."""
 
     @property
     def moving(self) -> EnvironmentMoving:

@@ -45,6 +45,7 @@ removes them.
     cgroups.py            control groups, versions 1 and 2
     container_config.py   configuration of a new container
     invocation.py         command, variables and input of an order
+    moving.py             moves to another node · packed.py  what is sent · image_layers.py
     docker_engine.py      the Docker SDK, off the event loop
     settings.py           settings of an operator
 """

@@ -24,8 +24,11 @@ from domain.errors import TangramError, Unavailable
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _THREADS: Final = 8
+_PIECE_BYTES: Final = 1024 * 1024
 #: Podman answers to most of the API under this name.
 _PODMAN: Final = "Podman"
+#: How an engine that keeps its images in containerd names that (`docker info`).
+_CONTAINERD: Final = "io.containerd.snapshotter.v1"
 Facts = dict[str, Any]
 
 
@@ -50,6 +53,11 @@ class DockerEngine:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tangram-docker")
         self._api: Any = None
         self.info: Facts = {}
+
+    @property
+    def takes_single_layers(self) -> bool:
+        """Whether `load` needs no layers that the engine has: its store of images is not that of containerd."""
+        return ["driver-type", _CONTAINERD] not in (self.info.get("DriverStatus") or ())
 
     @property
     def is_local(self) -> bool:
@@ -188,6 +196,24 @@ class DockerEngine:
         """Delete an image, if it exists. Raises DockerRefused while a container or an image is made from it."""
         with contextlib.suppress(DockerNotFound):
             await self.call(self._api.remove_image, image)
+
+    async def save(self, image: str, read: Callable[[Iterable[bytes]], None]) -> None:
+        """Have ``read`` read the archive of an image, in a thread."""
+
+        def work() -> None:
+            read(self._api.get_image(image, chunk_size=_PIECE_BYTES))
+
+        await self.call(work)
+
+    async def load(self, archive: Iterable[bytes]) -> None:
+        """Make an image of an archive, whose layers may be missing where the engine has them."""
+
+        def work() -> None:
+            for said in self._api.load_image(archive):
+                if "error" in said:
+                    raise DockerRefused(str(said["error"]))
+
+        await self.call(work)
 
     async def update(self, container: str, **resources: Any) -> None:
         """Change a container's resources."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from managers.cpu.containers.environment_store import EnvironmentStore, refuse_s
 from managers.cpu.containers.exec_backends import ExecBackend
 from managers.cpu.containers.forking import ContainerForking
 from managers.cpu.containers.living_store import LivingContainers, RestingShares
+from managers.cpu.containers.moving import ContainerMoving, MovingTools
 from managers.cpu.containers.run import ContainerRun, ContainerTools
 from managers.cpu.containers.sessions import ContainerSessions
 from managers.cpu.containers.settings import ContainerSettings
@@ -98,6 +99,8 @@ class ContainerDriver:
         self._sessions = ContainerSessions(self._removals)
         #: Sessions of its environments.
         self.sessions: SessionServing = self._sessions.service
+        #: Moves of its environments.
+        self.moving = ContainerMoving(self._directory, self._removals, self._sessions.service)
         self._chores: list[asyncio.Task[None]] = []
         self._access: DoorAccess | None = None
         self._forking: ContainerForking | None = None
@@ -161,6 +164,9 @@ class ContainerDriver:
         )
         await self._sessions.begin(self._tools)
         self._forking = ContainerForking(site, environments, living, self._sessions.idle_shells)
+        await asyncio.to_thread(
+            self.moving.open, MovingTools(site, environments, living, self._forking)
+        )
         await self._forking.collect()
         environments.open()
         for each in environments.all():
@@ -221,6 +227,18 @@ class ContainerDriver:
         if self._forking is None:
             raise Unavailable("the driver is closed")
         return await self._forking.fork(order)
+
+    async def drop_snapshot(self, project: str, name: str) -> None:
+        """Delete what was packed of an environment; an unknown name is ignored."""
+        await asyncio.to_thread(self.moving.packed.drop, project, name)
+
+    async def snapshots(self) -> list[tuple[str, str]]:
+        """Return project and name of what was packed here."""
+        return await asyncio.to_thread(self.moving.packed.all)
+
+    def export_snapshot(self, project: str, name: str) -> AsyncIterator[bytes]:
+        """Yield what was packed as an archive for another node. Raises NotFound, Unavailable."""
+        return self.moving.packed.export(project, name)
 
     async def files(self, trajectory: TrajectoryKey) -> TreeTransfers:
         """Return the files of a trajectory. Raises NotFound with code ``not_here``."""

@@ -46,7 +46,7 @@ _ASK_SECONDS: Final = 0.1
 _SOON_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.2
 #: The first process of a container and the sleep that it waits for.
-_OWN_PROCESSES: Final = 2
+OWN_PROCESSES: Final = 2
 #: A shell that reads the standard input from a file, not from the engine's stream.
 _WITH_INPUT: Final = f'exec <"$TANGRAM_STDIN"; {EXECUTE}'
 
@@ -130,7 +130,7 @@ class EngineBackend:
         pause = _SOON_SECONDS
         try:
             async with asyncio.timeout(patience_seconds):
-                while await self._engine.count_processes(environment.container) > _OWN_PROCESSES:
+                while await self._engine.count_processes(environment.container) > OWN_PROCESSES:
                     killed = True
                     await self._kill(environment, "KILL")
                     await asyncio.sleep(pause)

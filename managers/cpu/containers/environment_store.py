@@ -193,7 +193,8 @@ class EnvironmentStore:
         refuse_snapshot(spec)
         workspaces = self._site.workspaces
         base = self.forks.image_of(trajectory)
-        ready = None if base else await self.warm.take(spec)
+        # A fork may have more in its folder than a workspace, which a container that waited would not get.
+        ready = None if self.forks.is_fork(trajectory) else await self.warm.take(spec)
         if ready is None:
             folder = await asyncio.to_thread(self._site.folder_of, trajectory, spec)
             return await self._make(trajectory, spec, folder, base)
@@ -240,16 +241,18 @@ class EnvironmentStore:
             # The image's user is arbitrary; the directory above excludes all other users.
             os.chmod(workspace, _ALL_USERS)
             environment.save()
-            await self._create_bounded(environment, await self._image_of(environment))
+            await self._create_bounded(
+                environment, await self.image_of(environment.base or environment.spec.image or "")
+            )
             environment.save()
         except BaseException:
             await self._delete_quietly(environment)
             raise
         return environment
 
-    async def _image_of(self, environment: Environment) -> dict[str, Any]:
-        """Return the engine's data on the image of an environment. Raises InvalidRequest, DockerRefused."""
-        image = environment.base or environment.spec.image or self._site.settings.image
+    async def image_of(self, declared: str) -> dict[str, Any]:
+        """Return the engine's data on an image; empty: the node's default. Raises InvalidRequest, DockerRefused."""
+        image = declared or self._site.settings.image
         if not image:
             raise InvalidRequest("the environment names no image, and the node has no default")
         try:

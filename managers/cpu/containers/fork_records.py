@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from domain.ids import TrajectoryKey
+from managers.common.start_log import sync_directory
 
 
 class ForkRecords:
@@ -16,13 +18,19 @@ class ForkRecords:
         """``name_of``: the name of a trajectory's workspace."""
         self._at, self._name_of = directory, name_of
 
-    def begin(self, trajectory: TrajectoryKey, image: str) -> None:
-        """Record the image of a fork. Raises OSError."""
+    def begin(self, trajectory: TrajectoryKey, image: str, *, durable: bool = False) -> None:
+        """Record the image of a fork; a ``durable`` record is on disk afterwards. Raises OSError."""
         self._at.mkdir(mode=0o700, parents=True, exist_ok=True)
         place = self._at / self._name_of(trajectory)
         draft = place.with_name(f".{place.name}")
-        draft.write_text(image)
+        with open(draft, "w") as file:
+            file.write(image)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
         draft.replace(place)
+        if durable:
+            sync_directory(self._at)
 
     def is_fork(self, trajectory: TrajectoryKey) -> bool:
         """Say whether it was forked completely."""

@@ -58,7 +58,7 @@ class ContainerForking:
         self._idle_shells = idle_shells
         #: Images of forks that have no record yet; those of commits that the engine has not answered are unknown.
         self._begun: Counter[str] = Counter()
-        self._commits = 0
+        self._unnamed = 0
 
     async def fork(self, order: ForkEnvironment) -> ForkReport:
         """Give each child of ``order`` a copy of the files of its source.
@@ -72,10 +72,10 @@ class ContainerForking:
             return ForkReport(COPIED, 0.0)
         source = self._environments.known(order.source)
         try:
-            async with self._paused(source, order) as environment:
+            async with self.paused(source, order) as environment:
                 paused = time.monotonic()
-                image = await self._stored(order, environment)
-                with self._in_use(image):
+                image = await self.stored(order, environment)
+                with self.in_use(image):
                     await asyncio.to_thread(self._copy, order, missing, image)
                 frozen = time.monotonic() - paused if environment is not None else 0.0
         except BaseException:
@@ -96,19 +96,19 @@ class ContainerForking:
         site = self._site
         with contextlib.suppress(TangramError):
             images = await site.engine.images(f"{OWNER}={site.owner}")
-            if self._commits:
+            if self._unnamed:
                 return
             # After the list: an image that was made meanwhile is not in it.
             used = {each.base for each in self._environments.all()} | {*self._begun}
             used |= self._environments.forks.images()
             for image in images:
-                if image not in used:
+                if image not in used and not self._unnamed:
                     with contextlib.suppress(DockerRefused):
                         await site.engine.remove_image(image)
                         shell_of(site.directory, image).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _in_use(self, image: str) -> Iterator[None]:
+    def in_use(self, image: str) -> Iterator[None]:
         """Keep an image that no record names yet."""
         self._begun[image] += 1
         try:
@@ -118,10 +118,10 @@ class ContainerForking:
             self._begun += Counter()  # without those that are at 0
 
     @contextlib.asynccontextmanager
-    async def _paused(
+    async def paused(
         self, source: Environment | None, order: ForkEnvironment
     ) -> AsyncIterator[Environment | None]:
-        """Pause the container of the source meanwhile; None: it has none yet."""
+        """Pause the container of the source meanwhile; None: it has none yet. Raises Conflict, Unavailable."""
         if source is None or not source.container:
             yield None
             return
@@ -171,7 +171,7 @@ class ContainerForking:
                 code="busy_environment",
             )
 
-    async def _stored(self, order: ForkEnvironment, source: Environment | None) -> str:
+    async def stored(self, order: ForkEnvironment, source: Environment | None) -> str:
         """Return the image that the forks begin from; empty: that of the environment."""
         if source is None:
             return self._environments.forks.image_of(order.source)
@@ -183,11 +183,17 @@ class ContainerForking:
         changed = await engine.changes(source.container)
         if not changed.difference(_NOT_ITS_OWN):
             return source.base
-        self._commits += 1
-        try:
+        with self.making_image():
             return await engine.commit(source.container, {OWNER: self._site.owner})
+
+    @contextlib.contextmanager
+    def making_image(self) -> Iterator[None]:
+        """Delete no image meanwhile: the engine makes one, which nothing names yet."""
+        self._unnamed += 1
+        try:
+            yield
         finally:
-            self._commits -= 1
+            self._unnamed -= 1
 
     def _copy(self, order: ForkEnvironment, missing: Collection[TrajectoryKey], image: str) -> None:
         site, spec = self._site, order.environment or EnvironmentSpec()

@@ -7,6 +7,7 @@ worker may never restart). All others are not ours, whatever their names (I7).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Any, Final
@@ -77,6 +78,7 @@ async def _adopt(
     try:
         await environments.find(environment)
         await environment.release_held()  # the predecessor may have ended while a reward ran
+        await _thaw(site, environment)
         record = living.recognise(environment)
         connecting = asyncio.ensure_future(environments.connect(environment))
         while not connecting.done():
@@ -92,6 +94,15 @@ async def _adopt(
     except DockerRefused as error:
         lose(environment, f"after a restart, {error}")
     environments.adopt(environment)
+
+
+async def _thaw(site: Site, environment: Environment) -> None:
+    """Continue a container that the predecessor has frozen, to fork or to move it, when it ended."""
+    if environment.group is None:
+        await site.engine.unpause(environment.container)
+        return
+    with contextlib.suppress(OSError):  # it has ended, which its shell shows
+        await asyncio.to_thread(environment.group.freeze, False)
 
 
 def lose(environment: Environment, why: str) -> None:

@@ -4,37 +4,32 @@ A snapshot has the files of the tree. So an environment is refused, with a code 
 program, a session (an ended one is asked for its exit status), files in a tmpfs, a disk of its own, or a request that uses it. The node
 worker holds off what arrives later.
 
-Nodes move environments where commands run under bubblewrap and every environment has a whole tree: elsewhere a program of an earlier action might not be seen.
+Nodes move environments where a sandbox gives each of them a whole tree, and where there is no sandbox: then an environment is its
+workspace, programs end with their action, and one that did not is seen by the files that it has open. A sandbox without whole trees
+has files in memory that no snapshot has, so nothing is moved.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from pathlib import Path
-from typing import Final
 
 from domain.action import EnvironmentSpec
 from domain.decisions import ForkEnvironment, MoveEnvironment, ReceiveEnvironment
 from domain.errors import Conflict, InvalidRequest
 from domain.ids import TrajectoryKey
-from domain.moves import IN_MEMORY, IN_USE, OWN_DISK, PROCESS, SESSION, TOO_LARGE, packed_name
+from domain.moves import IN_MEMORY, IN_USE, OWN_DISK, PROCESS, SESSION, packed_name
 from managers.common.removals import Removals
-from managers.cpu.disk_use import exceeds
+from managers.cpu.environment.in_memory import place_in_memory
+from managers.cpu.environment.move_limits import check_size
 from managers.cpu.environment.protocol import LivingEnvironment
 from managers.cpu.process.isolation import Isolation
 from managers.cpu.process.sessions import ProcessSessions
 from managers.cpu.tree.layers import TreeRecord
+from managers.cpu.tree.occupants import users_of
 from managers.cpu.tree.snapshot_keeper import SnapshotKeeper
 from managers.cpu.tree.trees import Trees
 from managers.cpu.workspaces import Workspaces
-
-#: Directories that may be in memory.
-_IN_MEMORY: Final = (("dev", "shm"), ("tmp",), ("run",), ("var", "tmp"))
-#: Files of an environment that an action waits for.
-_MOST_FILES: Final = 4000
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ProcessMoving:
@@ -66,7 +61,9 @@ class ProcessMoving:
     @property
     def works(self) -> bool:
         """Whether environments can be moved from and to this node, known once the driver is open."""
-        return self._isolation.name == "bwrap" and self._trees.everywhere and self._trees.has_layers
+        if self._isolation.sandbox is None:
+            return True
+        return self._trees.everywhere and self._trees.has_layers
 
     async def pack(self, order: MoveEnvironment) -> None:
         """Store the files of an environment under the name of its move. Raises Conflict with a code of `domain.moves`."""
@@ -77,9 +74,11 @@ class ProcessMoving:
         folder = await asyncio.to_thread(self._workspaces.ensure, trajectory)
         if self._workspaces.disk_bytes(folder):
             raise Conflict("the environment has a disk of its own", code=OWN_DISK)
+        if self._isolation.sandbox is None and (users := await asyncio.to_thread(users_of, folder)):
+            raise Conflict(f"programs use it: {', '.join(users[:3])}", code=PROCESS)
         self._check_quiet(trajectory)
-        if order.most_bytes:
-            await asyncio.to_thread(self._check_size, folder, order.most_bytes)
+        layers = self._trees.layers_of(folder)
+        await asyncio.to_thread(check_size, layers, order.most_bytes)
         name = packed_name(trajectory, order.number)
         fork = ForkEnvironment(
             trajectory, order.node, (), request_id="", reply_to="", environment=order.environment,
@@ -101,15 +100,8 @@ class ProcessMoving:
         if programs := living.processes():
             named = ", ".join(each.command for each in programs[:3])
             raise Conflict(f"{len(programs)} programs run in it: {named}", code=PROCESS)
-        if place := _in_memory(living.root):
+        if place := place_in_memory(living.root):
             raise Conflict(f"the environment has files in {place}, in memory", code=IN_MEMORY)
-
-    def _check_size(self, folder: Path, most_bytes: int) -> None:
-        """Raise Conflict for an environment of more bytes, or of so many files that its copy takes as long. Blocks."""
-        layers = self._trees.layers_of(folder)
-        if exceeds(layers, most_bytes, _MOST_FILES):
-            limits = f"{most_bytes} bytes or {_MOST_FILES} files"
-            raise Conflict(f"the environment has more than {limits}", code=TOO_LARGE)
 
     async def receive(
         self, order: ReceiveEnvironment, archive: AsyncGenerator[bytes, None]
@@ -125,36 +117,3 @@ class ProcessMoving:
         stack = record.stack
         if stack.is_image and not self._trees.images.has(stack.lowest):
             raise InvalidRequest(f"this node does not have image {record.image!r}")
-
-
-def _in_memory(root: Path) -> str:
-    """Return a directory of a running environment that is in memory and not empty; empty: there is none. Follows no link."""
-    top = os.open(root, _DIRECTORY & ~os.O_NOFOLLOW)
-    try:
-        device = os.fstat(top).st_dev
-        for parts in _IN_MEMORY:
-            handle = _opened(top, parts)
-            if handle is None:
-                continue
-            try:
-                if os.fstat(handle).st_dev != device and os.listdir(handle):
-                    return "/" + "/".join(parts)
-            finally:
-                os.close(handle)
-    finally:
-        os.close(top)
-    return ""
-
-
-def _opened(top: int, parts: tuple[str, ...]) -> int | None:
-    """Return a descriptor of a directory below ``top``; None where there is none."""
-    handle = os.dup(top)
-    for part in parts:
-        try:
-            deeper = os.open(part, _DIRECTORY, dir_fd=handle)
-        except OSError:
-            return None
-        finally:
-            os.close(handle)
-        handle = deeper
-    return handle

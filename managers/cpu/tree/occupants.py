@@ -50,6 +50,32 @@ def find_occupants(init: int, pids: Iterable[int], movable: Collection[int] = ()
     return found
 
 
+def users_of(folder: Path) -> list[str]:
+    """Return the programs of this machine, but for this one, that have a directory or a file below ``folder`` open. Blocks.
+
+    Those of other users are not seen by a worker that is not root.
+    """
+    below, found = f"{os.path.realpath(folder)}/", []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is of another user
+            handles = (f"/proc/{name}/fd/{each}" for each in os.listdir(f"/proc/{name}/fd"))
+            if any(
+                f"{_target(each)}/".startswith(below) for each in (f"/proc/{name}/cwd", *handles)
+            ):
+                found.append(f"process {name} ({_command(int(name))})")
+    return found
+
+
+def _target(link: str) -> str:
+    """Return what a link of /proc says; empty where it is gone."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
 def _held(pid: int, root: int, *, may_move: bool) -> str | None:
     """Return which directory of the mount ``root`` a process holds besides its top, if any."""
     place = f"/proc/{pid}/cwd"

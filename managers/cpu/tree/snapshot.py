@@ -24,9 +24,8 @@ import msgspec
 
 from domain.errors import InvalidRequest, Unavailable
 from managers.common.start_log import sync_directory
-from managers.cpu.tree.copying import in_namespace
 from managers.cpu.tree.layers import LAYERS, LayerStack, TreeRecord
-from managers.cpu.tree.tar_streams import TAR, tar_stream
+from managers.cpu.tree.tar_streams import extract_tar, tar_stream
 from managers.cpu.workspaces import safe_name
 
 SNAPSHOTS: Final = "snapshots"
@@ -183,28 +182,7 @@ async def import_archive(
         raise InvalidRequest(
             "the node of the snapshot mounts overlays in another way than this one"
         )
-    process = await asyncio.create_subprocess_exec(
-        *in_namespace([*TAR, "--extract", "--preserve-permissions", "--directory", str(draft), "--file=-"]),
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env={"PATH": os.defpath},
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stderr is not None
-    complaints = asyncio.ensure_future(process.stderr.read())
-    try:
-        process.stdin.write(rest)
-        async for piece in pieces:
-            process.stdin.write(piece)
-            await process.stdin.drain()
-        process.stdin.close()
-        said = await complaints
-        if await process.wait():
-            raise OSError(said.decode(errors="replace").strip()[-300:] or "tar failed")
-    finally:
-        if process.returncode is None:
-            process.kill()
-            process.stdin.close()
-            await asyncio.gather(complaints, process.wait())
+    await extract_tar(draft, rest, pieces)
     missing = [each for each in snapshot.record.stack.sealed if not (draft / each).is_dir()]
     if missing:
         raise Unavailable("the archive of the snapshot is not complete")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,3 +47,29 @@ async def tar_stream(
         if process.returncode is None:
             process.kill()
             await process.communicate()
+
+
+async def extract_tar(folder: Path, first: bytes, pieces: AsyncIterator[bytes]) -> None:
+    """Unpack an archive of `tar_stream` into a folder; ``first``: what was read of it before. Raises OSError."""
+    words = [*TAR, "--extract", "--preserve-permissions", "--directory", str(folder), "--file=-"]
+    process = await asyncio.create_subprocess_exec(
+        *in_namespace(words), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={"PATH": os.defpath},
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stderr is not None
+    complaints = asyncio.ensure_future(process.stderr.read())
+    try:
+        process.stdin.write(first)
+        async for piece in pieces:
+            process.stdin.write(piece)
+            await process.stdin.drain()
+        process.stdin.close()
+        said = await complaints
+        if await process.wait():
+            raise OSError(said.decode(errors="replace").strip()[-300:] or "tar failed")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.stdin.close()
+            await asyncio.gather(complaints, process.wait())

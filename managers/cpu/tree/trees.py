@@ -36,7 +36,6 @@ from managers.cpu.tree.layers import (
     LayerStack,
     TreeRecord,
     unused,
-    upper_layer,
     used_lowest,
 )
 from managers.cpu.tree.mounts import (
@@ -329,9 +328,9 @@ class Trees:
         return OpenTree(mounted, self._image_of(record))
 
     def layers_of(self, folder: Path) -> list[Path]:
-        """Return the directories with the files of an environment above its image: its own, and sealed ones of forks and snapshots."""
+        """Return the directories with the files of an environment above its image: its folder, and sealed layers of forks and snapshots."""
         record = self._records.get(folder.name) or load_record(folder)
-        return [upper_layer(folder), *(self._state / LAYERS / each for each in record.stack.sealed)]
+        return [folder, *(self._state / LAYERS / each for each in record.stack.sealed)]
 
     def is_layered(self, folder: Path) -> bool:
         """Return whether an environment shows more than its folder: an image, or sealed layers of forks."""

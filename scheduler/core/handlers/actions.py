@@ -208,7 +208,16 @@ def _join_trajectory(
     trajectory.live.add(action.id)
     if action.kind is EXEC:
         trajectory.line.append(action.id)
+        if trajectory.needed is not None:
+            _note_needs(state, trajectory.needed, action)
     return trajectory
+
+
+def _note_needs(state: State, needed: dict[str, int], action: Action) -> None:
+    """Note the least that ``action`` can run with on a node, where it is more than that of earlier ones."""
+    for name, counts in action.cost.items():
+        if counts[0] > needed.get(name, 0) and name not in state.config.resources:
+            needed[name] = counts[0]
 
 
 def cancel_requested(state: State, event: ActionCancelRequested, decisions: list[Decision]) -> None:

@@ -56,6 +56,9 @@ def open_trajectory(
         trajectory = LiveTrajectory(
             key, project, task, name, pool, state.now, state.now + ttl, environment
         )
+        config = state.config.pools.get(pool)
+        if config is not None and config.move_to_smaller:
+            trajectory.needed = {}
         state.trajectories[key] = trajectory
         state.rollouts.note_trajectory(project, name, key)
         state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)

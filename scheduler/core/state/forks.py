@@ -102,6 +102,7 @@ def _begin(
             key, source.project, source.task, name, source.pool, state.now, state.now + ttl,
             environment, forking=wanted.request_id, door=wanted.door,
             metadata=dict(wanted.metadata) if wanted.door else {}, pause_seconds=source.pause_seconds,
+            needed=None if source.needed is None else dict(source.needed),
         )  # fmt: skip
         state.trajectories[key] = child
         state.rollouts.note_trajectory(source.project, name, key)

@@ -176,6 +176,8 @@ class LiveTrajectory:
     #: The same of moves for actions that wait.
     refused_moves: int = 0
     waits_until: float = 0.0
+    #: The most that an exec action of it needs at least, by kind of its node's resources; None: not noted, in pools without `move_to_smaller`.
+    needed: dict[str, int] | None = None
     #: Facade that it was opened through; empty: the native API.
     door: str = ""
     #: Metadata of one that was opened through a facade; of others it is not kept here.

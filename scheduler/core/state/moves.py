@@ -17,8 +17,9 @@ Rules
    action of it is queued meanwhile, no fork begins, and requests for files wait. A program or a session in the environment is seen by its node, which refuses then.
 2. The environment is the source's until the journal has `EnvironmentReceived`. The `EndMove` of the same pass names the node
    where the trajectory lives on, and only by it a node removes anything.
-3. The target is usable, has at least the cores and the other resources of the source, and room for the memory of the environment, which no waiting
-   action needs. It is reserved there from the first order on.
+3. The target is usable, and has room for the memory of the environment, which no waiting action needs. It is reserved there from the first order on.
+   A node with at least the cores and the other resources of the source is preferred; else, where the pool has `move_to_smaller`, one with
+   what the actions of the trajectory have needed so far will do. An action that arrives during the move and needs more ends it.
 4. A node that may have a copy which is not the trajectory's holds its memory until it reports `EnvironmentRemoved`, or is gone
    (`LiveTrajectory.copies`). The trajectory's name is not free before, and the node is no target of it.
 5. Nothing is decided by a report of another move (`LiveMove.number`), so repeated and late ones change nothing.
@@ -74,8 +75,10 @@ class _Look:
 
     #: Moves on their way, by each node that takes part.
     loads: Counter[str] = field(default_factory=Counter)
-    #: Source → least memory for which there is no target, and the code why.
-    none: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: Source and needs of its actions → least memory for which there is no target, and the code why.
+    none: dict[tuple[str, tuple[tuple[str, int], ...] | None], tuple[int, str]] = field(
+        default_factory=dict
+    )
 
 
 def note_idle(state: State, trajectory: LiveTrajectory) -> None:
@@ -164,7 +167,8 @@ def _begin(
     if loads[source.name] >= MOST_AT_ONCE:
         trajectory.stays = WAITING
         return
-    least, why = look.none.get(source.name, (inf, ""))
+    needed = None if trajectory.needed is None else tuple(sorted(trajectory.needed.items()))
+    least, why = look.none.get((source.name, needed), (inf, ""))
     if memory >= least:
         trajectory.stays = why
         return
@@ -172,7 +176,7 @@ def _begin(
     if target is None:
         trajectory.stays = WAITING if is_full else NO_ROOM
         if not trajectory.copies:  # else it is the only one that may not go there
-            look.none[source.name] = memory, trajectory.stays
+            look.none[source.name, needed] = memory, trajectory.stays
         return
     until = state.now + MOVE_SECONDS
     order_move(state, trajectory, LiveMove(trajectory.moves + 1, target, until), decisions)
@@ -211,15 +215,20 @@ def _target(
 ) -> tuple[str | None, bool]:
     """Return the node that an environment moves to, and whether one would do that has enough moves now."""
     supply, is_full = state.supply, False
+    smaller, waits = None, False
     if trajectory.memory_bytes and memory_awaited(state, trajectory.pool):
         return None, False
     for node in supply.least_loaded(trajectory.pool):
         if not takes(state, trajectory, source, node):
             continue
-        if loads[node.name] < MOST_AT_ONCE:
+        is_like = _is_like(source, node)
+        if loads[node.name] >= MOST_AT_ONCE:
+            is_full, waits = True, waits or is_like
+        elif is_like:
             return node.name, False
-        is_full = True
-    return None, is_full
+        else:
+            smaller = smaller or node.name
+    return None if waits else smaller, is_full
 
 
 def takes(state: State, trajectory: LiveTrajectory, source: LiveNode, node: LiveNode) -> bool:
@@ -230,7 +239,7 @@ def takes(state: State, trajectory: LiveTrajectory, source: LiveNode, node: Live
     memory, ledger = trajectory.memory_bytes, supply.node_ledger("memory", name)
     if memory and (ledger is None or not ledger.fits((memory,))):
         return False
-    return _is_like(source, node)
+    return _is_like(source, node) or _is_enough(trajectory, source, node)
 
 
 def _is_like(source: LiveNode, target: LiveNode) -> bool:
@@ -252,6 +261,30 @@ def _is_like(source: LiveNode, target: LiveNode) -> bool:
     return True
 
 
+def _is_enough(trajectory: LiveTrajectory, source: LiveNode, target: LiveNode) -> bool:
+    """Return whether ``target`` isolates commands as ``source`` does, and has what the actions of ``trajectory`` have needed so far."""
+    have, offered = source.inventory, target.inventory
+    if trajectory.needed is None or have.isolation != offered.isolation:
+        return False
+    for kind, amount in trajectory.needed.items():
+        mine, theirs = have.resources.get(kind), offered.resources.get(kind)
+        if theirs is None or theirs.capacity < amount:
+            return False
+        if mine is not None and theirs.memory_bytes < mine.memory_bytes:
+            return False
+    return True
+
+
+def _outgrown(state: State, trajectory: LiveTrajectory, target: LiveNode) -> str:
+    """Return why the target of a move does not do any more: an action that arrived meanwhile needs more; empty while it does."""
+    source = state.supply.nodes[trajectory.node or ""]
+    if trajectory.needed is None or _is_like(source, target):
+        return ""
+    if _is_enough(trajectory, source, target):
+        return ""
+    return f"an action needs more than node {target.name} has"
+
+
 def packed(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:
     """Have the target fetch what the source has packed, or end the move."""
     move, node = trajectory.move, trajectory.node
@@ -262,6 +295,8 @@ def packed(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) 
         end_move(state, trajectory, move.given_up, decisions, reported=True)
     elif target is None or not state.supply.usable(target):
         why = f"node {move.target} takes no environments now"
+        end_move(state, trajectory, why, decisions, reported=True)
+    elif why := _outgrown(state, trajectory, target):
         end_move(state, trajectory, why, decisions, reported=True)
     else:
         trajectory.move = replace(move, packed=True)
@@ -278,8 +313,12 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     move, source = trajectory.move, trajectory.node
     assert move is not None
     assert source is not None
-    if not state.supply.continues(state.supply.nodes[move.target]):
+    target = state.supply.nodes[move.target]
+    if not state.supply.continues(target):
         end_move(state, trajectory, f"node {move.target} takes no actions now", decisions)
+        return
+    if why := _outgrown(state, trajectory, target):
+        end_move(state, trajectory, why, decisions)
         return
     if move.claims:
         trajectory.refused_moves, trajectory.waits_until = 0, 0.0

@@ -25,7 +25,7 @@ from domain.errors import Conflict, InvalidRequest, TangramError, Unavailable
 from domain.events import EnvironmentPacked, EnvironmentReceived
 from domain.ids import TrajectoryKey
 from domain.moves import FAILED, IN_USE, is_packed, packed_name
-from domain.ports import Driver, Snapshotting
+from domain.ports import Archiving, Driver
 from domain.ports.moves import EnvironmentMoving, MovesEnvironments
 from scheduler.runtime.node.door.gate import EnvironmentGate
 from scheduler.runtime.node.held_environments import HeldEnvironment, HeldEnvironments
@@ -79,7 +79,7 @@ class EnvironmentMoves:
         for held in await asyncio.to_thread(self._held.open):
             self._gate.close(held.trajectory)
             kept.add((held.project, packed_name(held.trajectory, held.number)))
-        if isinstance(self._driver, Snapshotting):
+        if isinstance(self._driver, Archiving):
             for project, name in await self._driver.snapshots():
                 if is_packed(name) and (project, name) not in kept:
                     await self._driver.drop_snapshot(project, name)
@@ -163,7 +163,7 @@ class EnvironmentMoves:
         if held is not None and number not in (0, held.number):
             return  # its next move has begun
         if held is not None:
-            if isinstance(self._driver, Snapshotting):
+            if isinstance(self._driver, Archiving):
                 name = packed_name(trajectory, held.number)
                 await self._driver.drop_snapshot(held.project, name)
             await asyncio.to_thread(self._held.remove, trajectory)

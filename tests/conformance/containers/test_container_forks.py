@@ -13,7 +13,7 @@ from domain.ids import TrajectoryKey
 from domain.ports import DriverContext
 from domain.ports.sessions import SessionSpec
 from managers.cpu.containers import ContainerDriver
-from tests.conformance.containers.conftest import a_driver
+from tests.conformance.containers.conftest import WAYS, a_driver, crash
 from tests.conformance.driver import TRAJECTORY, an_order
 from tests.conformance.forking import CHILD, OTHER, a_fork
 from tests.docker_engine import IMAGE, DockerEngine
@@ -138,4 +138,25 @@ async def test_forks_outlive_their_driver_with_their_image(
     second = a_driver(engine, tmp_path, way)
     await second.open()
     assert await said(second, "cat /opt.txt", CHILD) == "1\n"
+    await second.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_container_that_a_dead_predecessor_had_frozen_goes_on(
+    engine: DockerEngine, tmp_path: Path, way: str
+) -> None:
+    first = a_driver(engine, tmp_path, way)
+    await first.open()
+    await said(first, "echo 1 >a")
+    forking, [environment] = first._forking, first.containers()
+    assert forking is not None
+    paused = forking.paused(environment, a_fork(TRAJECTORY, CHILD))
+    await paused.__aenter__()
+    await crash(first)
+    second = a_driver(engine, tmp_path, way)
+    await second.open()
+    order = an_order("cat", "a", name="act_2")
+    report = await second.run(order, lambda: None)
+    assert report.result is not None, report
+    assert report.result.stdout == "1\n"
     await second.close()

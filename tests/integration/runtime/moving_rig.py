@@ -1,4 +1,4 @@
-"""A leader and several node workers with real process drivers under bubblewrap, in one process."""
+"""A leader and several node workers with real process drivers, in one process."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ class MovingRig(Rig):
     def __init__(self, url: str, keys: Keys, directory: Path) -> None:
         super().__init__(url, keys, directory)
         self.nodes: dict[str, RunningNode] = {}
+        self.isolation = "bwrap"
         self.revision = CONFIG.revision
         self.loop = LoopThread(url, keys, MOVING)
 
     async def start(self, name: str, memory_bytes: int = 2**30) -> RunningNode:
         """Start a node worker, perhaps again on the same state, and wait until it has joined."""
         folder = self.directory / name
-        given = {"isolation": "bwrap", "grace_seconds": "0.1"}
+        given = {"isolation": self.isolation, "grace_seconds": "0.1"}
         driver = ProcessDriver(DriverContext(name, folder / "cpu", {}, given))
         client = connect_async(self.url)
         have = {"cpu": ResourceInventory(4000), "memory": ResourceInventory(memory_bytes)}

@@ -24,9 +24,14 @@ pytestmark = pytest.mark.skipif("bwrap" not in isolations(), reason="no bubblewr
 
 @pytest.fixture
 async def rig(
-    runtime_redis: RedisServer, keys: Keys, tmp_path: Path, nodes_live_on: None
+    runtime_redis: RedisServer,
+    keys: Keys,
+    tmp_path: Path,
+    nodes_live_on: None,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[MovingRig]:
     rig = MovingRig(runtime_redis.url, keys, tmp_path)
+    rig.isolation = getattr(request, "param", "bwrap")
     node = await rig.start("n1")
     if not node.driver.moving.works:
         await rig.end()
@@ -89,6 +94,19 @@ async def test_an_action_that_waits_for_its_node_runs_on_another_one_with_its_fi
         assert (view["placement"]["node"], view["result"]["stdout"]) == ("n2", "1\n")
         assert not long.done()
         long.cancel()
+
+
+@pytest.mark.parametrize("rig", ["process"], indirect=True)
+async def test_without_a_sandbox_the_workspace_moves(rig):
+    async with rig.client() as client:
+        await ran(client, "t1", "echo 1 > a", environment={"memory_bytes": 2**20})
+        await rig.start("n2")
+        rig.drain("n1")
+        await rig.moved("t1", "n2")
+
+        view = await ran(client, "t1", "cat a")
+        assert (view["placement"]["node"], view["result"]["stdout"]) == ("n2", "1\n")
+    assert not rig.nodes["n1"].driver._workspaces.of(T1).exists()
 
 
 async def test_an_action_and_an_upload_that_arrive_in_the_middle_wait_and_then_run_there(rig):

@@ -8,7 +8,13 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from domain import events
 from domain.action import Outcome
@@ -22,12 +28,13 @@ from tests.unit.core.watched import Watched
 NAMES = ("n1", "n2", "n3")
 NODES = st.sampled_from(NAMES)
 TRAJECTORIES = st.sampled_from(["t1", "t2"])
+CPUS = st.sampled_from([1, 1, 2])
 MEMORY = st.sampled_from([0, GIB, GIB, 2 * GIB])
 FAILED = st.sampled_from(["", "the disk is full"])
 
 
 class MoveHistories(RuleBasedStateMachine):
-    """Few trajectories on three nodes, which are drained, lost and restarted in any order."""
+    """Few trajectories on three nodes, two of them smaller, which are drained, lost and restarted in any order."""
 
     #: What was reached over all histories: a rule that never applies would check nothing.
     reached: Counter[str] = Counter()
@@ -38,6 +45,7 @@ class MoveHistories(RuleBasedStateMachine):
         self.incarnations = dict.fromkeys(NAMES, 0)
         self.identities = dict.fromkeys(NAMES, 0)
         self.revision = 0
+        self.configure(set(), allowed=True)
         self.forks = 0
         self.reports: list[tuple[Any, Any]] = []
         self.join("n1", new_disk=False, moves=True)
@@ -52,22 +60,20 @@ class MoveHistories(RuleBasedStateMachine):
         """Let both trajectories leave their node."""
         self.drain({"n1"}, allowed=True)
 
-    @rule(
-        trajectory=TRAJECTORIES,
-        memory=MEMORY,
-        safe=st.booleans(),
-        cpu=st.sampled_from([1, 2]),
-    )
-    def submit(self, trajectory: str, memory: int, safe: bool, cpu: int = 1) -> None:
+    @rule(trajectory=TRAJECTORIES, memory=MEMORY, safe=st.booleans(), cpus=CPUS)
+    def submit(self, trajectory: str, memory: int, safe: bool, cpus: int = 1) -> None:
         name = f"a{len(self.world.submitted):04d}"
         action = an_action(
-            name,
-            trajectory=trajectory,
-            memory_bytes=memory,
-            replay_safe=safe,
-            cost={"cpu": cpu},
+            name, trajectory=trajectory, memory_bytes=memory, replay_safe=safe, cost={"cpu": cpus}
         )
         self.world.submit(action)
+
+    @precondition(lambda self: self.world.packing or self.world.receiving)
+    @rule(cpus=st.sampled_from([2, 1]))
+    def submit_in_the_middle(self, cpus: int) -> None:
+        orders: list[Any] = [*self.world.packing.values(), *self.world.receiving.values()]
+        order = orders[0]
+        self.submit(order.trajectory.partition("/")[2], 0, safe=False, cpus=cpus)
 
     @precondition(lambda self: self.world.running())
     @rule(outcome=st.sampled_from([Outcome.COMPLETED, Outcome.COMPLETED, Outcome.INFRA_FAILED]))
@@ -85,17 +91,20 @@ class MoveHistories(RuleBasedStateMachine):
 
     @rule(nodes=st.sets(NODES, max_size=2), allowed=st.sampled_from([True, True, True, False]))
     def drain(self, nodes: set[str], allowed: bool) -> None:
+        self.configure(nodes, allowed=allowed)
+
+    def configure(self, nodes: set[str], *, allowed: bool) -> None:
         self.revision += 1
+        pool = PoolConfig(
+            "default",
+            "paper",
+            move_environments=allowed,
+            rebalance_environments=True,
+            move_to_smaller=True,
+        )
         self.world.configure(
             a_config(
-                pools=[
-                    PoolConfig(
-                        "default",
-                        "paper",
-                        move_environments=allowed,
-                        rebalance_environments=True,
-                    )
-                ],
+                pools=[pool],
                 drained_nodes=frozenset(nodes),
                 finishing_nodes=frozenset(nodes),
                 node_grace_seconds=10.0,
@@ -111,8 +120,10 @@ class MoveHistories(RuleBasedStateMachine):
 
     def _pack(self, order: MoveEnvironment, failed: str = "") -> None:
         self.reports.append((self.world.packed, order))
-        if only(ReceiveEnvironment, self.world.packed(order, failed)):
+        decisions = self.world.packed(order, failed)
+        if only(ReceiveEnvironment, decisions):
             self.reached["packed for an action" if order.most_bytes else "packed"] += 1
+        self._note_ends(decisions)
 
     @precondition(lambda self: self.world.receiving)
     @rule(data=st.data(), failed=FAILED)
@@ -121,8 +132,15 @@ class MoveHistories(RuleBasedStateMachine):
 
     def _receive(self, order: ReceiveEnvironment, failed: str = "") -> None:
         self.reports.append((self.world.received, order))
-        for end in only(EndMove, self.world.received(order, failed)):
+        decisions = self.world.received(order, failed)
+        for end in only(EndMove, decisions):
             self.reached["moved" if not end.why else "not received"] += 1
+        self._note_ends(decisions)
+
+    def _note_ends(self, decisions: list[Any]) -> None:
+        for end in only(EndMove, decisions):
+            self.reached["to a smaller one"] += not end.why and end.node == "n1"
+            self.reached["outgrown"] += "needs more" in end.why
 
     @rule(steps=st.integers(1, 4), failed=FAILED)
     def goes_on(self, steps: int, failed: str) -> None:
@@ -176,7 +194,7 @@ class MoveHistories(RuleBasedStateMachine):
         self.world.join(
             a_node(
                 node,
-                cpus=2,
+                cpus=2 if node == "n1" else 1,
                 memory_bytes=3 * GIB,
                 identity=f"{node}-disk-{self.identities[node]}",
                 incarnation=self.incarnations[node],
@@ -208,6 +226,18 @@ class MoveHistories(RuleBasedStateMachine):
     def advance(self, seconds: float) -> None:
         self.world.advance(seconds)
 
+    @invariant()
+    def no_action_waits_for_a_node_that_is_too_small(self) -> None:
+        """What the actions of a trajectory need is there where it lives: an action that was accepted can run."""
+        state = self.world.machine.state
+        for trajectory in state.trajectories.values():
+            if trajectory.node is None or trajectory.closing is not None:
+                continue
+            has = state.supply.nodes[trajectory.node].inventory.resources["cpu"].capacity
+            for name in trajectory.line:
+                if name in trajectory.live:
+                    assert state.actions[name].action.cost["cpu"][0] <= has
+
     @rule(go_on_with_it=st.booleans())
     def restore(self, go_on_with_it: bool) -> None:
         if go_on_with_it:
@@ -226,13 +256,13 @@ class RebalanceHistories(MoveHistories):
 
     def begin(self) -> None:
         self.drain(set(), allowed=True)
-        for trajectory in ("t1", "t2"):
-            self.submit(trajectory, 0, safe=False, cpu=2)
+        self.submit("t1", 0, safe=False, cpus=2)
+        self.submit("t2", 0, safe=False, cpus=1)
         self.world.advance(FIRST_SECONDS)
 
 
 TRIED = settings(
-    max_examples=by_tier(20, 60, 1500),
+    max_examples=by_tier(50, 100, 1500),
     stateful_step_count=by_tier(40, 40, 60),
     deadline=None,
     derandomize=True,
@@ -250,5 +280,5 @@ def test_any_history_of_moves_keeps_every_environment_once(histories: type[MoveH
 
     reached = {"moved", "packed for an action"}
     if histories is MoveHistories:
-        reached = {"packed", "moved", "not received", "removed a copy"}
+        reached = {"packed", "moved", "removed a copy", "to a smaller one"}
     assert reached <= set(+MoveHistories.reached), MoveHistories.reached

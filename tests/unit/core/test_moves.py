@@ -30,7 +30,7 @@ from tests.builders import GIB, a_config, a_node, an_action, granted, make_ledge
 
 def draining(*nodes: str, revision: int = 1, **fields):
     """Return a configuration in which nodes let their trajectories finish."""
-    pool = PoolConfig("default", move_environments=fields.pop("moves", True))
+    pool = PoolConfig("default", move_environments=fields.pop("moves", True), move_to_smaller=True)
     names = frozenset(nodes)
     return a_config(
         pools=[pool], drained_nodes=names, finishing_nodes=names, revision=revision, **fields
@@ -164,6 +164,85 @@ def test_a_node_that_differs_is_no_target(core, other):
     scenario.join(other)
 
     assert only(MoveEnvironment, scenario.configure(draining("n1"))) == []
+
+
+def outgrowing(core, *others, first=1, **fields):
+    """Return a scenario of a pool whose environments go to smaller nodes; the trajectory has run one action on n1."""
+    scenario = core(a_mover("n1", **fields), config=draining())
+    cost = first if isinstance(first, dict) else {"cpu": first}
+    scenario.submit(an_action("a", trajectory="t1", memory_bytes=GIB, cost=cost))
+    scenario.finish("a")
+    scenario.join(*others)
+    return scenario
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "moves"),
+    [
+        (4, a_mover("n2", cpus=4), True),
+        ((2, 4, 8), a_mover("n2", cpus=2), True),
+        (4, a_mover("n2", cpus=3), False),
+        ({"cpu": 1}, a_mover("n2", cpus=8), True),
+        ({"cpu": 1, "gpu": 1}, a_mover("n2", cpus=8), False),
+        ({"cpu": 1, "gpu": 1}, a_mover("n2", cpus=1, gpu=1), True),
+        (1, a_mover("n2", cpus=1, memory_bytes=GIB // 2), False),
+        (1, replace(a_mover("n2", cpus=1), isolation="apptainer"), False),
+    ],
+)
+def test_a_smaller_node_is_a_target_if_it_has_what_the_trajectory_needed_so_far(
+    core, first, other, moves
+):
+    scenario = outgrowing(core, other, first=first, gpu=2)
+
+    orders = only(MoveEnvironment, scenario.configure(draining("n1", revision=2)))
+
+    assert [each.target for each in orders] == (["n2"] if moves else [])
+
+
+def test_a_node_as_large_is_preferred_to_a_smaller_one(core):
+    scenario = outgrowing(core, a_mover("n2", cpus=1), a_mover("n3", memory_bytes=8 * GIB))
+    scenario.submit(an_action("x", trajectory="other", memory_bytes=6 * GIB, cost={"cpu": 4}))
+    scenario.finish("x")
+
+    orders = only(MoveEnvironment, scenario.configure(draining("n1", revision=2)))
+    assert "n3" in {each.target for each in orders}
+    assert {each.target for each in orders if each.trajectory == scenario.key("t1")} == {"n3"}
+
+
+@pytest.mark.parametrize("step", ["packing", "receiving"])
+def test_an_action_that_needs_more_than_the_smaller_node_has_ends_the_move(core, step):
+    scenario = outgrowing(core, a_mover("n2", cpus=2))
+    order = the(MoveEnvironment, scenario.configure(draining("n1", revision=2)))
+
+    if step == "packing":
+        scenario.submit(an_action("b", trajectory="t1", cost={"cpu": 4}))
+        decisions = scenario.packed(order)
+    else:
+        fetched = the(ReceiveEnvironment, scenario.packed(order))
+        scenario.submit(an_action("b", trajectory="t1", cost={"cpu": 4}))
+        decisions = scenario.received(fetched)
+        scenario.remove_environment("t1", "n2")
+
+    assert granted(decisions) == ["b"]
+    assert scenario.the_grant("b").node == "n1"
+    scenario.finish("b")
+    assert only(MoveEnvironment, scenario.advance(600)) == [], "n2 is too small now"
+
+
+def test_a_fork_needs_what_its_source_has_needed(core):
+    scenario = outgrowing(core, a_mover("n2", cpus=3), first=4)
+    scenario.forked(the(ForkEnvironment, scenario.fork("t1", "c1")))
+
+    assert only(MoveEnvironment, scenario.configure(draining("n1", revision=2))) == []
+
+
+def test_a_trajectory_of_an_earlier_version_goes_to_a_node_as_large_alone(core):
+    scenario = placed(core, others=())
+    scenario.join(a_mover("n2", cpus=4))
+
+    assert only(MoveEnvironment, scenario.configure(draining("n1"))) == []
+    scenario.join(a_mover("n3"))
+    assert the(MoveEnvironment, scenario.decisions).target == "n3"
 
 
 def test_a_little_less_memory_is_no_difference(core):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from domain.errors import NotFound
-from domain.ports import Driver, Snapshotting
+from domain.ports import Archiving, Driver
 from scheduler.runtime.node.door.routes import DoorRequest, DoorResponse, DoorRoutes
 
 _PATH = "/snapshots/{project}/{name}"
@@ -13,10 +13,10 @@ _PATH = "/snapshots/{project}/{name}"
 
 def add_snapshot_routes(routes: DoorRoutes, drivers: Sequence[Driver]) -> None:
     """Add the routes of the driver that has snapshots."""
-    driver = next((each for each in drivers if isinstance(each, Snapshotting)), None)
+    driver = next((each for each in drivers if isinstance(each, Archiving)), None)
     if driver is None:
         return
-    keeper: Snapshotting = driver
+    keeper: Archiving = driver
 
     async def export(request: DoorRequest) -> DoorResponse:
         project, name = request.parameters["project"], request.parameters["name"]
