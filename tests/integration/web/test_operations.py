@@ -17,7 +17,6 @@ from contract.fleet_status import FleetsStatus, FleetStatus, FleetWorkerStatus, 
 from contract.rollout_status import BackendStatus, RolloutsStatus
 from contract.selector_status import SelectorsStatus, SelectorStageView, SelectorView
 from domain.codec import decode_command, unpack_fields
-from domain.confirmation import Confirmation
 from domain.events import (
     ActionCancelRequested,
     ConfigApplied,
@@ -433,50 +432,6 @@ def test_a_verb_whose_word_does_not_reach_the_scheduler_is_not_written(
 
     assert answer.status_code == 503
     assert AuditEntry.objects.count() == 0
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    ("verb", "target"), [(("task", "pause"), "default/swe"), (("node", "drain"), "n1")]
-)
-def test_a_verb_is_done_once_replicas_have_it(
-    browser: Any, settings: Any, redis_bus: Any, verb: Any, target: str
-) -> None:
-    admin = browser(Role.ADMIN, everywhere=True)
-    given = {"target": target, "running": "goes on"}
-    settings.TANGRAM_REDIS_WAIT = Confirmation(replicas=1, milliseconds=1)
-
-    answer = admin.post(address(verb), given)
-
-    assert answer.status_code == 503
-    assert "0 of 1 replicas of Redis have confirmed" in answer.content.decode()
-    assert "start its replicas" in answer.content.decode()
-    # It may take effect all the same, so the audit has it, and a repetition is harmless.
-    assert AuditEntry.objects.count() == 1
-    assert len(reported(redis_bus)) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_a_verb_that_redis_refuses_for_lack_of_replicas_says_so(
-    browser: Any, settings: Any, redis_bus: Any, replicas: int
-) -> None:
-    admin = browser(Role.ADMIN, everywhere=True)
-    settings.TANGRAM_REDIS_WAIT = Confirmation(replicas=replicas, milliseconds=1)
-    redis_bus.config_set("min-replicas-to-write", 1)
-    try:
-        answers = [
-            admin.post(address(verb), {"target": target, "running": "goes on"})
-            for verb, target in ((("task", "pause"), "default/swe"), (("node", "drain"), "n1"))
-        ]
-    finally:
-        redis_bus.config_set("min-replicas-to-write", 0)
-    for answer in answers:
-        assert answer.status_code == 503
-        assert "than its min-replicas-to-write: start its replicas" in answer.content.decode()
-    # The drain is in the stored configuration, which the next start or change puts in force.
-    assert [entry.verb for entry in AuditEntry.objects.all()] == ["drain"]
-    assert reported(redis_bus) == []
 
 
 def test_a_forged_or_framed_request_does_nothing(browser: Any) -> None:
