@@ -1,7 +1,8 @@
 """elastic groups: mean ACT and core-hours of a day, with all nodes, with ours, and with a target of utilisation.
 
     python -m benchmarks.elastic_groups TRACE --hours 8 --seed 1
-    python -m benchmarks.elastic_groups TRACE --hours 8 --seed 1 --shapes 8:12,32:4 --builds-per-hour 60
+    python -m benchmarks.elastic_groups TRACE --hours 8 --seed 1 --shapes 8:12,32:6 --builds-per-hour 30 --peak-busy 0.5 --variant shapes
+    python -m benchmarks.elastic_groups TRACE --hours 8 --seed 1 --shapes 8:12,32:4 --builds-per-hour 60 --variant scarce
 
 `scheduler.runtime.node_groups.elastic` and `managers.launch.plan` run in virtual time on the cluster of `benchmarks.elastic_day`. Trajectories
 are those of a recording; their arrivals are GENERATED: a Poisson process whose rate follows the hours of a day, since no recording has the
@@ -260,6 +261,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rules", default=",".join(RULES))
+    parser.add_argument("--variant", default="", help="of the stored result: shapes, scarce")
     parser.add_argument("--dry", action="store_true", help="store nothing")
     options = parser.parse_args()
     recordings = read_recordings(options.trace)
@@ -280,8 +282,7 @@ def main() -> None:
             "time": "virtual",
             "rules": found,
         }
-        variant = "shapes" if options.shapes else ""
-        print("stored in", store("elastic_groups", body, variant))
+        print("stored in", store("elastic_groups", body, options.variant))
 
 
 if __name__ == "__main__":

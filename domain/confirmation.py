@@ -1,4 +1,7 @@
-"""Confirmation of writes by replicas of Redis: how many, and within which time. The waiting: `scheduler.runtime.redis.confirmation`."""
+"""Confirmation of writes by replicas of Redis: how many, within which time, and what is said without them.
+
+The waiting: `scheduler.runtime.redis.confirmation`, and `tangram_web.lib.bus` for pages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,12 @@ from typing import Final
 
 #: Nodes also wait between two signs of life, which expire after 5 s.
 MOST_MILLISECONDS: Final = 2000
+#: Code of the error of a server with fewer replicas than its min-replicas-to-write. Inside a script, Redis 6.2 puts other words before it.
+_NO_REPLICAS: Final = "NOREPLICAS"
+_REFUSES: Final = (
+    "Redis refuses writes while fewer replicas follow it than its min-replicas-to-write"
+)
+CURE: Final = "start its replicas, and let them reach it"
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,20 @@ class Confirmation:
         """Return the command that waits for it."""
         return "WAIT", self.replicas, self.milliseconds
 
+    def lacking(self, confirmed: int) -> str:
+        """Return that so many have confirmed; empty: that is enough."""
+        if confirmed >= self.replicas:
+            return ""
+        return (
+            f"{confirmed} of {self.replicas} replicas of Redis have confirmed a write within"
+            f" {self.milliseconds} ms (TANGRAM_REDIS_WAIT_REPLICAS): {CURE}"
+        )
+
 
 #: A write counts once the master has it on disk.
 NONE_NEEDED: Final = Confirmation()
+
+
+def refusal_of(error: Exception) -> str:
+    """Return that Redis refuses writes for lack of replicas, and what cures it; empty: the error says something else."""
+    return f"{_REFUSES}: {CURE}" if _NO_REPLICAS in str(error) else ""

@@ -1,22 +1,28 @@
-"""Redis clients of the web processes, and the publication of the configuration."""
+"""Redis clients of the web processes, writes that replicas confirm, and the publication of the configuration.
+
+A page or a verb that answers "done" after a write to Redis makes it by `write`: with ``TANGRAM_REDIS_WAIT_REPLICAS`` the answer is given
+once replicas have it (decision 0341).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from time import monotonic, sleep
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import redis
 import redis.asyncio
 import redis.retry
 from django.conf import settings
+from django.db import transaction
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from domain.codec import encode
+from domain.confirmation import refusal_of
 from domain.errors import Unavailable
 from domain.events import ConfigApplied
 from domain.inventory import Config
@@ -45,6 +51,7 @@ PATIENCE_SECONDS: Final = 4.0
 IMPATIENT_SECONDS: Final = 0.5
 
 T = TypeVar("T")
+Word = bytes | str | int | float
 
 
 class _Revision(msgspec.Struct):
@@ -81,13 +88,47 @@ def _impatient(url: str) -> redis.Redis:
     )
 
 
+def unavailable(error: Exception) -> Unavailable:
+    """Return the answer to a request that Redis did not take: why, and what cures it."""
+    return Unavailable(refusal_of(error) or f"redis does not answer: {error}")
+
+
+def write(*command: Word) -> Any:
+    """Send a command and return its reply, once replicas have what it wrote, or found written, where they must.
+
+    Raises Unavailable when Redis does not answer, or refuses it. A write that too few replicas have counts, unless the master is lost
+    before they get it. So a transaction around it is committed, with its audit entry, and raises Unavailable then.
+    """
+    wanted, client = settings.TANGRAM_REDIS_WAIT, cast("Any", redis_client())
+    try:
+        if not wanted.replicas:
+            return client.execute_command(*command)
+        # One connection has both: after another one's write, the wait could be at another server.
+        with client.pipeline(transaction=False) as pipeline:
+            for each in (command, ("SET", keys().barrier, 1), wanted.command):
+                pipeline.execute_command(*each)
+            replies = pipeline.execute(raise_on_error=False)
+    except redis.RedisError as error:
+        raise unavailable(error) from error
+    for reply in replies:
+        if isinstance(reply, redis.RedisError):
+            raise unavailable(reply) from reply
+    if lacking := wanted.lacking(int(replies[-1])):
+        transaction.on_commit(partial(_raise, Unavailable(lacking)))  # without one: now
+    return replies[0]
+
+
+def _raise(error: Unavailable) -> None:
+    raise error
+
+
 async def with_timeout(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:
     """Return the reply of Redis. Raises Unavailable without one in time."""
     try:
         async with asyncio.timeout(seconds):
             return await answer
     except (redis.RedisError, OSError) as error:  # TimeoutError is an OSError
-        raise Unavailable(f"redis does not answer: {error}") from error
+        raise unavailable(error) from error
 
 
 async def query_once(
@@ -130,17 +171,17 @@ def wait_until_in_force(revision: int, seconds: float = IN_FORCE_SECONDS) -> Non
 def publish_config(config: Config) -> bool:
     """Put ``config`` in force; False when a newer revision is in force already.
 
-    Raises Unavailable when Redis does not answer: the configuration is saved, and the next start
-    or the next change publishes it.
+    Raises Unavailable when Redis does not answer, or no replica confirms: the configuration is saved, and the
+    next start or the next change publishes it.
     """
     names = keys()
     event = encode(ConfigApplied(config=config))
     try:
-        published = redis_client().eval(
-            _PUBLISH, 2, names.config, names.inbox, config.revision, encode(config), event
+        published = write(
+            "EVAL", _PUBLISH, 2, names.config, names.inbox, config.revision, encode(config), event
         )
-    except redis.RedisError as error:
+    except Unavailable as error:
         raise Unavailable(
-            f"revision {config.revision} is saved but not in force yet: Redis does not answer"
+            f"revision {config.revision} is saved but not in force yet: {error}"
         ) from error
     return bool(published)

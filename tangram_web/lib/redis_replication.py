@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 import redis
 
+from domain.confirmation import refusal_of
 from domain.redis_keys import Keys
 
 #: A replica says once a second how far it is; one that is silent for longer confirms nothing.
@@ -43,11 +44,8 @@ def why_refused(client: redis.Redis, keys: Keys) -> str:
     try:
         client.set(keys.barrier, 1)
     except redis.RedisError as error:
-        if str(error).startswith("NOREPLICAS"):
-            return (
-                "Redis refuses writes, since fewer replicas follow it than its min-replicas-to-write:"
-                " nothing is accepted or granted, and nothing is lost. Start its replicas."
-            )
+        if refusal := refusal_of(error):
+            return f"{refusal}. Meanwhile nothing is accepted or granted, and nothing is lost."
     return ""
 
 

@@ -160,7 +160,11 @@ def _ask(question: Callable[..., object], **about: Any) -> bytes | None:
 
 
 def _reply(question: Callable[..., object], **about: Any) -> Reply:
-    (reply,) = _replies([partial(question, **about)], ahead=question in _AHEAD)
+    (reply,) = _replies(
+        [partial(question, **about)],
+        ahead=question in _AHEAD,
+        confirmed=question is NodeForgetAsked,
+    )
     return reply
 
 
@@ -168,8 +172,13 @@ def _reply(question: Callable[..., object], **about: Any) -> Reply:
 _AHEAD: Final = (StatusQueried, QueuesQueried, DecisionsQueried)
 
 
-def _replies(questions: Sequence[Callable[..., object]], *, ahead: bool = False) -> list[Reply]:
-    """Send queries as one entry and return their replies, in any order; ``ahead`` of the submissions."""
+def _replies(
+    questions: Sequence[Callable[..., object]], *, ahead: bool = False, confirmed: bool = False
+) -> list[Reply]:
+    """Send queries as one entry and return their replies, in any order; ``ahead`` of the submissions.
+
+    ``confirmed``: they change something, whether or not a reply comes.
+    """
     client, names, process = bus.redis_client(), bus.keys(), secrets.token_hex(8)
     channel = names.replies(f"page:{process}")
     packed = {
@@ -183,7 +192,10 @@ def _replies(questions: Sequence[Callable[..., object]], *, ahead: bool = False)
             replies.get_message(timeout=ANSWER_SECONDS)  # the subscription is in place
             stream = names.questions if ahead else names.inbox
             limit = QUESTIONS if ahead else None
-            client.xadd(stream, packed, maxlen=limit)  # type: ignore[arg-type]
+            if confirmed:
+                _append(packed)
+            else:
+                client.xadd(stream, packed, maxlen=limit)  # type: ignore[arg-type]
             until = monotonic() + ANSWER_SECONDS
             while (left := until - monotonic()) > 0:
                 message = replies.get_message(timeout=left)
@@ -192,16 +204,17 @@ def _replies(questions: Sequence[Callable[..., object]], *, ahead: bool = False)
                 if len(found) == len(packed):
                     return found
     except redis.RedisError as error:
-        raise Unavailable(f"redis does not answer: {error}") from error
+        raise bus.unavailable(error) from error
     raise NoAnswer("the scheduler does not answer; is a loop running?")
 
 
 def send_commands(*events: object) -> None:
-    """Append events to the inbox as one entry. Raises Unavailable; then none of them is appended."""
+    """Append events to the inbox as one entry. Raises Unavailable, as `bus.write` does; then none of them is appended."""
     packed = {str(number): encode(event) for number, event in enumerate(events)}
     if not packed:
         return
-    try:
-        bus.redis_client().xadd(bus.keys().inbox, packed)  # type: ignore[arg-type]
-    except redis.RedisError as error:
-        raise Unavailable(f"redis does not answer: {error}") from error
+    _append(packed)
+
+
+def _append(packed: dict[str, bytes]) -> None:
+    bus.write("XADD", bus.keys().inbox, "*", *(word for field in packed.items() for word in field))

@@ -83,7 +83,7 @@ def admit(node: str, digest: str) -> None:
     access = NodeAccess(version=secrets.token_hex(8), digest=digest)
     with _redis() as client:
         written = msgspec.json.encode(access)
-        before = client.eval(_ADMIT, 1, key, node, written)
+        before = bus.write("EVAL", _ADMIT, 1, key, node, written)
         if isinstance(before, bytes):
             access, written = read_access(before), before
             if access.digest != digest:
@@ -93,7 +93,7 @@ def admit(node: str, digest: str) -> None:
                 )
         done = _outcome(client, node, access.version)
         if done is None or done.error:
-            client.eval(_TAKE_BACK, 1, key, node, written)
+            bus.write("EVAL", _TAKE_BACK, 1, key, node, written)
             if done is not None:
                 raise Conflict(done.error, pointer="/node")
             raise Unavailable("the keeper of node access does not answer; send it again")
@@ -102,16 +102,14 @@ def admit(node: str, digest: str) -> None:
 def fence(node: str) -> str:
     """Fence a node for good and have its user of Redis deleted; return the version of this wish.
 
-    Raises Conflict without users of Redis, Unavailable if Redis does not answer: then nothing changed.
+    Raises Conflict without users of Redis, Unavailable if Redis does not answer, or no replica confirms: then repeat it.
     """
     check_name(node, "/name")
     require_users()
     keys, access = bus.keys(), NodeAccess(version=secrets.token_hex(8))
     names = keys.node_access, keys.revoked_nodes, keys.inbox
-    with _redis() as client:
-        client.eval(
-            _REVOKE, 3, *names, node, msgspec.json.encode(access), encode(NodeRevoked(node=node))
-        )
+    wish, event = msgspec.json.encode(access), encode(NodeRevoked(node=node))
+    bus.write("EVAL", _REVOKE, 3, *names, node, wish, event)
     return access.version
 
 
@@ -154,4 +152,4 @@ def _redis() -> Iterator[redis.Redis]:
     try:
         yield bus.redis_client()
     except redis.RedisError as error:
-        raise Unavailable(f"redis does not answer: {error}") from error
+        raise bus.unavailable(error) from error

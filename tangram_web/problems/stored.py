@@ -6,12 +6,13 @@ goes on where it stopped. What operators said to problems is a hash that web pro
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 import redis
 
 from domain.redis_keys import Keys
+from tangram_web.lib import bus
 from tangram_web.problems.facts import WebProcessFact
 from tangram_web.problems.judge import Acknowledgement, SystemProblem
 
@@ -46,7 +47,7 @@ _acknowledgement = msgspec.json.Decoder(Acknowledgement).decode
 
 
 class ProblemStore:
-    """Reads and writes the problems. All methods raise redis.RedisError."""
+    """Reads and writes the problems. All methods but `acknowledge` raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
@@ -80,9 +81,8 @@ class ProblemStore:
         return {name.decode(): _acknowledgement(body) for name, body in rows.items()}
 
     def acknowledge(self, problem: str, given: Acknowledgement) -> None:
-        """Store what an operator said to a problem."""
-        body: Any = msgspec.json.encode(given)
-        self._client.hset(self._keys.acknowledgements, problem, body)
+        """Store what an operator said to a problem. Raises Unavailable."""
+        bus.write("HSET", self._keys.acknowledgements, problem, msgspec.json.encode(given))
 
     def withdraw(self, *problems: str) -> None:
         """Delete acknowledgements; unknown ones are not an error."""

@@ -13,7 +13,6 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 
-from domain.errors import Unavailable
 from tangram_web.accounts.access import require, role_everywhere
 from tangram_web.accounts.models import Role
 from tangram_web.audit.services import record
@@ -121,10 +120,7 @@ def _store(request: HttpRequest, row: ProblemRow, note: str) -> None:
             {"state": ProblemState.ACKNOWLEDGED.value, "note": note},
             project=row.condition.project,
         )
-        try:
-            ProblemStore(bus.redis_client(), bus.keys()).acknowledge(row.id, said)
-        except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from error
+        ProblemStore(bus.redis_client(), bus.keys()).acknowledge(row.id, said)
 
 
 def _found(request: HttpRequest, problem: str) -> ProblemRow | None:

@@ -30,8 +30,9 @@ from contract.batch_status import (
     stored_batches,
 )
 from contract.batch_views import BatchManifest, BatchSummary
-from domain.errors import CapacityError, Unavailable
+from domain.errors import CapacityError
 from domain.redis_keys import Keys
+from scheduler.runtime.redis.confirmation import ConfirmedCalls, Word, unavailable
 
 KEEP_SECONDS: Final = 24 * 3600
 MOST_LIVE: Final = 1000
@@ -43,8 +44,12 @@ _manifests: Final = msgspec.msgpack.Decoder(BatchManifest)
 class BatchStore:
     """The batches of all projects. All methods raise Unavailable when Redis does not answer."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, confirmed: ConfirmedCalls | None = None
+    ) -> None:
+        """``confirmed``: what sends writes, where replicas must confirm what is answered."""
         self._client = client
+        self._confirmed = confirmed or ConfirmedCalls(client, keys)
         self._keys = keys
 
     async def put(self, manifest: BatchManifest, created: float, expires: float) -> None:
@@ -66,26 +71,26 @@ class BatchStore:
             summary=summary_of(manifest),
         )  # fmt: skip
         name, life = self._keys.batches(project), max(1, int(expires - now))
+        gone: tuple[Word, ...] = tuple(_forgotten(former, now))
         try:
-            async with self._client.pipeline(transaction=True) as pipe:
-                pipe.set(self._keys.batch(manifest.id), blob, ex=life)
-                pipe.hset(name, manifest.id, msgspec.json.encode(summary).decode())
-                if gone := _forgotten(former, now):
-                    pipe.hdel(name, *gone)
-                pipe.expire(name, life + KEEP_SECONDS, nx=True)
-                pipe.expire(name, life + KEEP_SECONDS, gt=True)
-                pipe.sadd(self._keys.batch_projects, project)
-                pipe.hincrby(self._keys.batch_totals, BATCHES_MADE, 1)
-                await pipe.execute()
+            await self._confirmed.call_all(
+                ("SET", self._keys.batch(manifest.id), blob, "EX", life),
+                ("HSET", name, manifest.id, msgspec.json.encode(summary)),
+                *([("HDEL", name, *gone)] if gone else []),
+                ("EXPIRE", name, life + KEEP_SECONDS, "NX"),
+                ("EXPIRE", name, life + KEEP_SECONDS, "GT"),
+                ("SADD", self._keys.batch_projects, project),
+                ("HINCRBY", self._keys.batch_totals, BATCHES_MADE, 1),
+            )
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def manifest(self, batch: str) -> BatchManifest | None:
         """Return the manifest of a batch; None for one that has expired, or never was."""
         try:
             blob = cast("bytes | None", await self._client.get(self._keys.batch(batch)))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return None if blob is None else _manifests.decode(zlib.decompress(blob))
 
     async def is_known(self, project: str, batch: str) -> bool:
@@ -93,7 +98,7 @@ class BatchStore:
         try:
             return bool(await cast("Any", self._client.hexists(self._keys.batches(project), batch)))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def listed(self, projects: Sequence[str] | None, limit: int) -> list[BatchSummary]:
         """Return the newest batches of some projects, None: of all, with what was pulled."""
@@ -108,7 +113,7 @@ class BatchStore:
                     pipe.hgetall(self._keys.batch_pulls(each.id))
                 pulls = await pipe.execute()
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         now = time()
         for each, pulled in zip(shown, pulls, strict=True):
             each.summary.pulls = pulls_of(pulled)
@@ -126,24 +131,25 @@ class BatchStore:
                 pipe.hincrby(self._keys.batch_totals, total, count)
                 await pipe.execute()
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def first_of(self, project: str, key: str, batch: str, digest: str, seconds: int) -> str:
         """Store ``batch`` under an idempotency key of a request; return the batch and digest of the first one, with a space between."""
         name, text = self._keys.idempotency(project, f"\0batch/{key}"), f"{batch} {digest}"
         try:
-            if batch and await self._client.set(name, text, nx=True, ex=seconds):
+            if batch and await self._confirmed.call("SET", name, text, "NX", "EX", seconds):
                 return text
-            stored = cast("bytes | None", await self._client.get(name))
+            # The first request may not be confirmed yet.
+            stored = cast("bytes | None", await self._confirmed.call("GET", name))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return "" if stored is None else stored.decode()
 
     async def _stored(self, project: str) -> list[StoredBatch]:
         try:
             texts = await cast("Any", self._client.hvals(self._keys.batches(project)))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return stored_batches(texts)
 
 
@@ -174,7 +180,3 @@ def _forgotten(stored: Sequence[StoredBatch], now: float) -> list[str]:
         batch for expires, batch in expired
         if expires + KEEP_SECONDS < now or (expires, batch) in surplus
     ]  # fmt: skip
-
-
-def _unavailable(error: redis.RedisError) -> Unavailable:
-    return Unavailable(f"redis does not answer: {error}")

@@ -60,6 +60,7 @@ from scheduler.runtime.gateway.http import (
 )
 from scheduler.runtime.gateway.idempotency import IdempotencyStore
 from scheduler.runtime.gateway.route_table import Handler, Match, RouteTable
+from scheduler.runtime.redis.confirmation import unavailable
 from scheduler.runtime.redis.facade_records import TimedRecords
 from scheduler.runtime.rollouts.chat_tokens import is_chat_token
 
@@ -268,7 +269,7 @@ class Gateway:
         self._context = context
         self._behind = behind
         self._facades = facades
-        self._idempotency = IdempotencyStore(context.client, context.keys)
+        self._idempotency = IdempotencyStore(context.client, context.keys, context.confirmed)
         self._streams = ResponseStreaming(context)
         self._chats = AgentChats(context)
         self._native = native_handlers(context, self._streams, needed_roles, self._chats)
@@ -373,8 +374,7 @@ class Gateway:
             if entry is not None:
                 note_refusal(entry.door, request, error)
         elif isinstance(error, asyncio.CancelledError):
-            # The server shuts down and cancels requests that take longer than its grace period.
-            # Clients retry: another process, or the next one, has the result.
+            # The server shuts down, and cancels what takes longer than its grace period. Clients retry: another process has the result.
             if not send.begun:
                 ending = self._refusal(Unavailable("this web process is ending"), request)
                 await send_at_shutdown(ending.send(send, request.id))
@@ -477,7 +477,7 @@ class Gateway:
         if isinstance(error, TangramError):
             return self._refusal(error, request)
         if isinstance(error, redis.RedisError):
-            return self._refusal(Unavailable(f"redis does not answer: {error}"), request)
+            return self._refusal(unavailable(error), request)
         log.error("request %s failed", request.id, exc_info=error)
         return self._refusal(HttpError(500, "internal", "internal error of Tangram"), request)
 

@@ -78,7 +78,7 @@ class AgentChats:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self._records = FacadeRecords(context.client, context.keys, SECRET_OF)
+        self._records = FacadeRecords(context.client, context.keys, SECRET_OF, context.confirmed)
         self._open = OpenBytes(MOST_BYTES)
 
     async def principal(self, token: str, trajectory: str) -> Principal:

@@ -41,6 +41,7 @@ from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.liveness import process_name
 from scheduler.runtime.object_store.objects import ObjectStore
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.confirmation import ConfirmedCalls, unavailable
 from scheduler.runtime.redis.door_addresses import DoorAddresses
 from scheduler.runtime.redis.journal import id_parts
 from scheduler.runtime.rollouts.log_store import RolloutLogs
@@ -169,6 +170,7 @@ class GatewayContext:
         self.backend = backend
         self.tokens = TokenCache(backend.authenticate)
         self.admission = Admission()
+        self.confirmed = ConfirmedCalls(client, keys, confirmation)
         self.submitter = Submitter(client, keys, limits, confirmation)
         self.turns = FairTurns()
         self.tail = JournalTail(
@@ -190,10 +192,7 @@ class GatewayContext:
         )
         self.tail.also.append(self.router)
         self.node_door = NodeDoorClient(
-            DoorAddresses(client, keys),
-            self.tail.places,
-            self._node_of,
-            node_requests,
+            DoorAddresses(client, keys), self.tail.places, self._node_of, node_requests
         )
         #: To rollout workers, which are asked by their names.
         self.rollout_door = NodeDoorClient(
@@ -218,7 +217,7 @@ class GatewayContext:
                     self.admission.output_bytes = MAX_OUTPUT_BYTES
                 await self._read_capacity()
             except redis.RedisError as error:
-                raise Unavailable(f"redis does not answer: {error}") from None
+                raise unavailable(error) from None
             loop = asyncio.get_running_loop()
             readers = (self.submitter, self.tail, self.queries, self.router)
             self._tasks = [loop.create_task(reader.run()) for reader in readers]
@@ -288,7 +287,7 @@ class GatewayContext:
         try:
             await self._read_capacity()
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
 
     async def admitted(self, admit: Callable[[], T]) -> T:
         """Return the result of ``admit``. Raises what it raises.

@@ -161,9 +161,9 @@ class FacadePort:
         self._native = native
         self._door = door
         #: What this facade stores.
-        self.records = FacadeRecords(context.client, context.keys, door)
+        self.records = FacadeRecords(context.client, context.keys, door, context.confirmed)
         #: What it stores for a while.
-        self.timed = TimedRecords(context.client, context.keys, door)
+        self.timed = TimedRecords(context.client, context.keys, door, context.confirmed)
         #: Messages to URLs of its clients.
         self.callbacks = context.callbacks
         #: What the clients of this facade wait for.

@@ -39,6 +39,7 @@ from domain.principals import TOKEN
 from domain.redis_keys import Keys
 from scheduler.runtime.gateway.http import HttpError, HttpRequest, Send
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.confirmation import ConfirmedCalls, NotConfirmed
 
 KEEP_SECONDS = 24 * 3600
 CLAIM_SECONDS = 60
@@ -95,12 +96,15 @@ def reused() -> Conflict:
 class IdempotencyStore:
     """Responses stored in Redis by idempotency key, for all web processes."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, confirmed: ConfirmedCalls | None = None
+    ) -> None:
+        """``confirmed``: what sends claims and responses, where replicas must confirm what is answered."""
         self._client = client
+        self._confirmed = confirmed or ConfirmedCalls(client, keys)
         self._keys = keys
         self._renew = client.register_script(_RENEW)
         self._release = client.register_script(_RELEASE)
-        self._store = client.register_script(_STORE)
 
     async def once(self, request: HttpRequest, send: Send, serve: Serve) -> None:
         """Let ``serve`` answer an authenticated request with a key, unless its response is stored.
@@ -112,7 +116,7 @@ class IdempotencyStore:
         name = self._keys.idempotency(_caller(request), key)
         digest = _digest(request, body)
         claim = digest + _CLAIMED + secrets.token_bytes(HOLDER_BYTES)
-        if not await self._client.set(name, claim, nx=True, ex=CLAIM_SECONDS):
+        if not await self._claim(name, claim):
             await _send(send, await self._before(name, digest), replayed=True)
             return
         async with self._held(name, claim):
@@ -120,10 +124,19 @@ class IdempotencyStore:
         if answer.status < 400 and len(answer.body) <= MAX_STORED_BYTES:
             kept = _WITHHELD if _holds_secret(answer) else msgspec.msgpack.encode(answer)
             stored = digest + kept
-            await self._store(keys=[name], args=[claim, stored, KEEP_SECONDS])
+            await self._confirmed.call("EVAL", _STORE, 1, name, claim, stored, KEEP_SECONDS)
         else:
             await self._release(keys=[name], args=[claim])
         await _send(send, answer)
+
+    async def _claim(self, name: str, claim: bytes) -> bool:
+        """Claim a key; False: another request has, and replicas have what it stored. Raises redis.RedisError."""
+        try:
+            return bool(await self._confirmed.call("SET", name, claim, "NX", "EX", CLAIM_SECONDS))
+        except NotConfirmed:
+            with suppress(redis.RedisError):  # a repetition need not wait until it expires
+                await self._release(keys=[name], args=[claim])
+            raise
 
     @asynccontextmanager
     async def _held(self, name: str, claim: bytes) -> AsyncIterator[None]:

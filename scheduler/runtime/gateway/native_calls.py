@@ -40,7 +40,6 @@ from contract.responses import ActionResponse
 from contract.routes import ROUTES, SOCKETS, Route
 from contract.session_routes import SessionList
 from domain.action import Action
-from domain.errors import Unavailable
 from domain.manifest import read
 from domain.ports.files import DirectoryListing, FileFacts
 from domain.ports.processes import ProgramFacts
@@ -67,6 +66,7 @@ from scheduler.runtime.gateway.node_connection import NodeSocket
 from scheduler.runtime.gateway.request_parsing import checked_name
 from scheduler.runtime.gateway.route_table import Handler
 from scheduler.runtime.gateway.session_checks import checked_session, session_refusal
+from scheduler.runtime.redis.confirmation import unavailable
 
 __all__ = ["NativeCalls", "NativeStream", "OutputPiece"]
 
@@ -376,9 +376,9 @@ class NativeCalls:
         """Return the receipts of the submission with a key of this facade; None without one. Raises Unavailable."""
         name = DoorKey(self.door, key).name(self._context.keys, await self.project())
         try:
-            stored = await self._context.client.get(name)
+            stored = await self._context.confirmed.call("GET", name)
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         return stored[DIGEST_BYTES:] if isinstance(stored, bytes) else None
 
     async def call(

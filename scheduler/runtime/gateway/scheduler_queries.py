@@ -46,6 +46,7 @@ from scheduler.runtime.gateway.http import HttpError
 from scheduler.runtime.gateway.request_parsing import packed
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.confirmation import unavailable
 
 log = logging.getLogger(__name__)
 
@@ -376,7 +377,7 @@ class SchedulerQueries:
             try:
                 await self._client.xadd(self._keys.questions, {"0": message}, maxlen=QUESTIONS)
             except redis.RedisError as error:
-                raise Unavailable(f"redis does not answer: {error}") from None
+                raise unavailable(error) from None
 
         return await self._answered(request_id, send, ANSWER_SECONDS)
 

@@ -39,6 +39,7 @@ from domain.snapshots import SnapshotFacts, SnapshotReport
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.node.snapshot_copies import SnapshotCopies
 from scheduler.runtime.object_store.objects import ObjectStore
+from scheduler.runtime.redis.confirmation import unavailable
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
 log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class EnvironmentForks:
             if await self._registry.was_removed(order.request_id):
                 raise Conflict("the snapshot was removed meanwhile")
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         report = await driver.take_snapshot(order)
         facts = SnapshotFacts(
             name=order.snapshot,
@@ -174,7 +175,7 @@ class EnvironmentForks:
             known = await self._registry.find(project, order.snapshot)
         except redis.RedisError as error:
             await driver.drop_snapshot(project, order.snapshot)
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         if known is None or (known.node, known.trajectory) != (facts.node, facts.trajectory):
             await driver.drop_snapshot(project, order.snapshot)
             raise Conflict(f"there is a snapshot {order.snapshot!r} already", code="exists")

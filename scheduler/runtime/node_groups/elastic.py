@@ -1,12 +1,11 @@
 """ElasticGroups: the number of nodes of groups with bounds, from what waits. Pure: time is given.
 
-Growth is quick. If all nodes that the bounds allow would lower the mean ACT (`act_estimate`) by `GROW_GAIN`, the group grows by the
-fewest nodes that have `MOST_OF_GAIN` of that; nodes on their way count from when they are expected. It does not grow while
-nodes that it asked for are overdue: a blocked engine gets no longer list. Of several groups of a pool one grows (`pool_choice`).
+Growth is quick. If more nodes would lower the mean ACT (`act_estimate`) by what they cost (`pool_choice`), the group grows by the
+fewest nodes that have most of that; nodes on their way count from when they are expected. It does not grow while
+nodes that it asked for are overdue: a blocked engine gets no longer list. Of several groups of a pool one grows.
 
-Shrinking is slow. At each look the fewest nodes are found for which all further ones would gain less than `SHRINK_GAIN`. The group shrinks
-to the most of those numbers within `WINDOW_SECONDS`. `SHRINK_GAIN` is below `GROW_GAIN`: under a constant load, a group that shrank does
-not grow again.
+Shrinking is slow. At each look the fewest nodes are found for which all further ones would gain less than a part of what growth needs. The group
+shrinks to the most of those numbers within `WINDOW_SECONDS`: under a constant load, a group that shrank does not grow again.
 
 Each group is decided on when its own pass has looked at its engine, with what was seen of the others at theirs. One that was not seen
 for `_FORGET_SECONDS`, as when its engine does not answer, is no elastic group meanwhile: its nodes are like those of others. At the
@@ -33,7 +32,7 @@ from scheduler.runtime.node_groups.group_reasons import (
     says_more,
     waits_for,
 )
-from scheduler.runtime.node_groups.pool_choice import GROW_GAIN, Growth, PoolChoice
+from scheduler.runtime.node_groups.pool_choice import Growth, PoolChoice
 from scheduler.runtime.node_groups.pool_load import ArrivalRates
 from scheduler.runtime.node_groups.pool_sight import GroupSight, SeenGroup, load_of
 
@@ -52,6 +51,11 @@ class _Memory:
     enough: deque[tuple[float, int]] = field(default_factory=deque)
     #: The latest of them.
     latest: int | None = None
+
+    @property
+    def most(self) -> int | None:
+        """What was enough at all looks of the window; None: there were none."""
+        return self.enough[0][1] if self.enough else None
 
     def remember(self, now: float, enough: int) -> None:
         """Note how many nodes were enough; forget what is older than the window."""
@@ -102,8 +106,9 @@ class ElasticPool:
         if found.more:
             memory.remember(now, base)
         else:
-            hints = [self._memories[group.name].latest for group in groups]
-            memory.remember(now, choice.kept(sight.demand, hints)[own] + sight.aside)
+            enough = [self._memories[group.name].most for group in groups]
+            kept = choice.kept(own, sight.demand, enough, memory.latest)
+            memory.remember(now, kept + sight.aside)
             found = _shrunk(found, choice, own, memory)
         self._seen[name].wanted = found.wanted
         found.start_seconds = round(sight.start_seconds, 1)
@@ -167,11 +172,11 @@ def _grown(choice: PoolChoice, own: int) -> NodeGroupEstimate:
         found.reason = f"{base} nodes are max_count"
         return found
     growths = choice.growths(own)
-    worthwhile = [each for each in growths if each.all_gain >= GROW_GAIN]
+    worthwhile = [each for each in growths if each.is_worth]
     if not worthwhile:
         first = growths[0]
         found.gain = max(0.0, round(first.gain, 2))
-        found.reason = f"{says_more(choice, own, first)}, to grow it takes {GROW_GAIN:.0%}"
+        found.reason = f"{says_more(choice, own, first)}, to grow it takes {first.needed:.0%}"
         return found
     _choose(found, choice, own, worthwhile)
     return found

@@ -62,28 +62,40 @@ class _Bin:
     __slots__ = ("chunks", "count", "free", "is_new", "kept_for", "parts", "shape")
 
     def __init__(
-        self, shape: int, count: int, free: list[int], *, is_new: bool, chunks: Counts | None = None, kept_for: int = -1
+        self, shape: int, count: int, free: list[int], is_new: bool, chunks: Counts | None, kept_for: int = -1
     ) -> None:  # fmt: skip
-        self.shape, self.count, self.free, self.is_new = shape, count, free, is_new
-        self.chunks, self.kept_for = chunks, kept_for
+        self.shape = shape
+        self.count = count
+        self.free = free
+        self.is_new = is_new
+        self.chunks = chunks
+        self.kept_for = kept_for
         #: What it was divided into.
-        self.parts: list[_Bin] = []
+        self.parts: Sequence[_Bin] = ()
 
     def divided(self, count: int) -> _Bin:
         """Return ``count`` of the nodes as a bin; the others are another one, and this one is over."""
-        first, rest = (
-            _Bin(self.shape, number, list(self.free), is_new=self.is_new, chunks=self.chunks, kept_for=self.kept_for)
-            for number in (count, self.count - count)
-        )  # fmt: skip
-        self.parts = [first, rest]
+        kept = self.is_new, self.chunks, self.kept_for
+        first = _Bin(self.shape, count, self.free.copy(), *kept)
+        self.parts = first, _Bin(self.shape, self.count - count, self.free.copy(), *kept)
         return first
 
-    def leaves(self) -> Iterable[_Bin]:
-        """Yield what it was divided into, or itself."""
-        if not self.parts:
-            yield self
-        for part in self.parts:
-            yield from part.leaves()
+
+def _leaves(bins: Iterable[_Bin]) -> list[_Bin]:
+    """Return what bins were divided into, and those that were not."""
+    found: list[_Bin] = []
+    for each in bins:
+        if not each.parts:
+            found.append(each)
+            continue
+        left = [each]
+        while left:
+            one = left.pop()
+            if one.parts:
+                left += reversed(one.parts)
+            else:
+                found.append(one)
+    return found
 
 
 @dataclass
@@ -96,10 +108,10 @@ class ListedWaits:
 
     def add(self, kind: _WaitingKind, count: int, seconds: float) -> None:
         """Add actions that start after so long."""
-        self.sums[kind.takers] = self.sums.get(kind.takers, 0.0) + count * seconds
-        if not kind.bound:
-            had = self.drained_at.get(kind.takers, 0.0)
-            self.drained_at[kind.takers] = max(had, seconds)
+        takers = kind.takers
+        self.sums[takers] = self.sums.get(takers, 0.0) + count * seconds
+        if not kind.bound and seconds >= self.drained_at.get(takers, 0.0):
+            self.drained_at[takers] = seconds
 
 
 class WaitList:
@@ -144,9 +156,7 @@ class WaitList:
             if shape < load.groups:
                 places = self._with(places, shape, path[0].nodes[shape])
             for place in places:
-                found = _Bin(
-                    shape, place.nodes, list(place.free), is_new=False, chunks=place.chunks
-                )
+                found = _Bin(shape, place.nodes, list(place.free), False, place.chunks)
                 bins.append(found)
                 self._enter_ends(found, run)
         before = path[0].nodes
@@ -154,7 +164,7 @@ class WaitList:
             for group, (had, has) in enumerate(zip(before, each.nodes, strict=True)):
                 if has > had:
                     free = list(load.capacities[group])
-                    run.enter(each.after_seconds, _Bin(group, has - had, free, is_new=True), None)
+                    run.enter(each.after_seconds, _Bin(group, has - had, free, True, None), None)
             before = each.nodes
         return bins
 
@@ -259,11 +269,10 @@ class _ListRun:
     def begin(self, bins: Sequence[_Bin]) -> None:
         """Start what fits now, and keep nodes for large kinds that do not (rule 2)."""
         heapify(self._agenda)
-        there = [leaf for each in bins for leaf in each.leaves()]
-        self._serve(there)
-        there = [leaf for each in bins for leaf in each.leaves()]
+        self._serve(_leaves(bins))
+        there = _leaves(bins)
         for number, kind in enumerate(self._kinds):
-            if not self.left[number]:
+            if not self.left[number] or not any(0 < fits <= _FEW for fits in kind.slots):
                 continue
             hosts = [each for each in there if each.kept_for < 0 and 0 < kind.slots[each.shape] <= _FEW and not each.parts]  # fmt: skip
             if hosts:
@@ -280,7 +289,7 @@ class _ListRun:
             opened: list[_Bin] = []
             while self._agenda and self._agenda[0][0] <= self.now:
                 _, _, found, amounts = heappop(self._agenda)
-                for leaf in found.leaves():
+                for leaf in _leaves((found,)):
                     if amounts is not None:
                         leaf.chunks = None
                         for position, amount in amounts:
@@ -316,7 +325,10 @@ class _ListRun:
                 kept_for = found.kept_for
                 if kept_for >= 0 and kept_for != number and self.left[kept_for]:
                     continue
-                if fits := _fits(found, kind):
+                fits = slots_of(found.free, kind.needs)
+                if fits and found.chunks is not None and kind.level is not None:
+                    fits = min(fits, _chunks_of(found.chunks, kind.level))
+                if fits:
                     opened.extend(self._start(number, kind, found, fits))
                     if not self.left[number]:
                         break
@@ -325,6 +337,7 @@ class _ListRun:
         """Start as many as fit; return the bins into which that one was divided."""
         count = min(self.left[number], fits * found.count)
         full, rest = divmod(count, fits)
+        ends_at = self.now + kind.seconds
         made: list[_Bin] = []
         for nodes, each in ((full, fits), (1 if rest else 0, rest)):
             if not nodes:
@@ -336,21 +349,18 @@ class _ListRun:
             else:
                 filled = found
             _take(filled, kind, each)
-            released = tuple((position, each * amount) for position, amount in kind.released)
+            released = tuple([(position, each * amount) for position, amount in kind.released])
             self._entered += 1
-            heappush(self._agenda, (self.now + kind.seconds, self._entered, filled, released))
+            heappush(self._agenda, (ends_at, self._entered, filled, released))
             self._starts += 1
         self.left[number] -= count
         self._waits.add(kind, count, self.now)
         return [each for each in made if not each.parts]
 
 
-def _fits(found: _Bin, kind: _WaitingKind) -> int:
-    fits = slots_of(found.free, kind.needs)
-    if fits and found.chunks is not None and kind.level is not None:
-        chunks = sum(count << (level - kind.level) for level, count in enumerate(found.chunks) if level >= kind.level)  # fmt: skip
-        return min(fits, chunks)
-    return fits
+def _chunks_of(free: Counts, level: int) -> int:
+    """Return how many chunks of a level the free ones have."""
+    return sum(count << (each - level) for each, count in enumerate(free) if each >= level)
 
 
 def _take(found: _Bin, kind: _WaitingKind, count: int) -> None:

@@ -1,12 +1,17 @@
 """Choices among the elastic groups of one pool: which one grows, and which ones have nodes too many. Pure.
 
-Growth. For each class of actions (`pool_load`) that would gain `GROW_GAIN` from all nodes that a group may have, the group grows by the fewest
-that bring `MOST_OF_GAIN` of that. Of several groups that could, the one with the most gain for its cost grows: the others see its nodes on
-their way at the next look. A group whose nodes are overdue is left out. The gain of a class of few actions counts less, unless all groups take it.
+Price. Nodes are worth it if the mean ACT falls by at least `ELASTICITY` percent for each percent that they add to the cost of the pool
+(`PoolChoice.needed`). A node of 32 cores beside 40 has to bring more than a node of 8 beside 200: so cores are spent while many actions are there.
 
-Surplus. The groups are visited by what their nodes cost for their size, the dearest first. Each keeps the fewest nodes with which no group, the
-ones visited before with what they keep, would gain `SHRINK_GAIN` from all its nodes; a gain that is larger already must not rise. So groups do not
-give up nodes on account of each other, and under a constant load none of them grows after one shrank.
+Growth. For each class of actions (`pool_load`), a group grows by the fewest nodes that bring `MOST_OF_GAIN` of what all nodes that it may have would
+bring, if they are worth it, else by one node if that is. Of several groups that could, the one with the most gain for its cost grows: the others see
+its nodes on their way at the next look. A group whose nodes are overdue is left out. The gain of a class of few actions counts less, unless all
+groups take it.
+
+Surplus. A group keeps the fewest nodes with which no group would gain `KEEP` of what is needed, from all its nodes or from one; what is beyond that
+already must not rise. Groups whose nodes cost more for their size give up theirs first: they count with what was enough for the whole window, the
+others with what they have. So groups do not give up nodes on account of each other, and none keeps nodes for what another one gives up at some
+looks only. No group grows that would give the nodes up again: under a constant load none grows after one shrank.
 """
 
 from __future__ import annotations
@@ -14,16 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from operator import itemgetter, mul
 from typing import Final, NamedTuple
 
 from contract.pool_demands import PoolDemand
+from domain.node_groups import CORES_OF_GPU
+from domain.resources import MILLI
 from scheduler.runtime.node_groups.act_estimate import Acts, PoolEstimate
-from scheduler.runtime.node_groups.pool_load import NodesFrom, Takers
+from scheduler.runtime.node_groups.pool_load import Amounts, NodesFrom, Takers
 from scheduler.runtime.node_groups.pool_sight import SeenGroup, joined_path
 
-#: Shares of the mean ACT.
-GROW_GAIN: Final = 0.06
-SHRINK_GAIN: Final = 0.03
+#: Percent by which the mean ACT must fall for each percent of cost; and the least and the most that is needed, as shares of the mean ACT.
+ELASTICITY: Final = 0.17
+LEAST_GAIN: Final = 0.03
+MOST_GAIN: Final = 0.2
+#: Part of what growth needs, for which nodes are kept.
+KEEP: Final = 0.5
 MOST_OF_GAIN: Final = 0.8
 #: Share of the memory of nodes that environments may hold after a group shrank.
 _MEMORY_SHARE: Final = 0.9
@@ -41,9 +52,10 @@ class Growth(NamedTuple):
     takers: Takers
     #: Beyond those that are there and on their way.
     nodes: int
-    #: Share of the mean ACT of that class, with these nodes; and with all, weighted by how many actions it has.
+    #: Share of the mean ACT of that class, and what share these nodes have to bring.
     gain: float
-    all_gain: float
+    needed: float
+    is_worth: bool
     before: float
     after: float
     #: Gain for each unit of cost.
@@ -82,6 +94,11 @@ def fewest(
     return most
 
 
+def _size(shape: Amounts) -> float:
+    """Return the relative cost of a node by its size, as `NodeGroupSpec.size_cost`."""
+    return (shape.get("cpu", 0) + CORES_OF_GPU * shape.get("gpu", 0)) / MILLI
+
+
 def costs_of(groups: Sequence[SeenGroup]) -> list[float]:
     """Return the cost of a node of each group: as declared if all declare it, else by its size."""
     declared = [group.spec.cost_per_hour for group in groups]
@@ -98,6 +115,20 @@ class PoolChoice:
 
     def __post_init__(self) -> None:
         self.costs = costs_of(self.groups)
+        load = self.estimate.load
+        sizes = [_size(shape) for shape in load.shapes]
+        price = sum(self.costs) / max(_EPSILON, sum(sizes[: load.groups]))
+        fixed = zip(load.others, sizes[load.groups :], strict=True)
+        #: Of the nodes of the pool whose number does not change.
+        self._fixed_cost = price * sum(count * size for count, size in fixed)
+
+    def needed(self, own: int, more: int, nodes: Sequence[int] | None = None) -> float:
+        """Return the share by which so many more nodes of a group must lower a mean ACT; ``nodes``: of each group, else those that it has."""
+        there = [group.base for group in self.groups] if nodes is None else nodes
+        cost = self._fixed_cost + sum(map(mul, self.costs, there))
+        added = more * self.costs[own]
+        share: float = 1.0 - (1.0 + added / max(_EPSILON, cost)) ** -ELASTICITY
+        return min(MOST_GAIN, max(LEAST_GAIN, share))
 
     def path(self, own: int, nodes: int | None = None) -> tuple[NodesFrom, ...]:
         """Return the nodes of all groups over time as group ``own`` expects them, with so many of its own from its start time on."""
@@ -121,8 +152,8 @@ class PoolChoice:
         for takers, before in act.items():
             if own in takers:
                 all_gain = gain(before, best[takers])
-                found.append(self._growth(own, takers, before, all_gain))
-        return sorted(found, key=lambda each: -each.all_gain)
+                found.append((-self._weight(takers) * all_gain, self._growth(own, takers, before, all_gain)))  # fmt: skip
+        return [growth for _, growth in sorted(found, key=itemgetter(0))]
 
     def _growth(self, own: int, takers: Takers, before: float, all_gain: float) -> Growth:
         group = self.groups[own]
@@ -133,14 +164,21 @@ class PoolChoice:
         def is_enough(nodes: int) -> bool:
             return gain(before, act(nodes)) >= MOST_OF_GAIN * all_gain
 
-        nodes, weighted = group.most, self._weight(takers) * all_gain
-        if weighted >= GROW_GAIN:
+        def is_worth(nodes: int) -> bool:
+            return weight * gain(before, act(nodes)) >= self.needed(own, nodes - group.base)
+
+        nodes, found, weight = group.most, False, self._weight(takers)
+        if weight * all_gain >= self.needed(own, 1):
             within = max(1, (group.most - group.base) // _STEPS)
             nodes = fewest(group.base + 1, group.most, is_enough, within=within)
-        after = act(nodes)
-        lower, more = gain(before, after), nodes - group.base
+            kept = KEEP * self.needed(own, group.most - group.base)
+            if not (found := is_worth(nodes) and weight * all_gain >= kept):
+                nodes = group.base + 1
+                found = is_worth(nodes)
+        after, more = act(nodes), nodes - group.base
+        lower = gain(before, after)
         worth = lower / (more * self.costs[own])
-        return Growth(takers, more, lower, weighted, before, after, worth)
+        return Growth(takers, more, lower, self.needed(own, more), found, before, after, worth)
 
     def _weight(self, takers: Takers) -> float:
         """Return the weight of a class' gain: below 1 for a few actions that not all groups take."""
@@ -157,32 +195,33 @@ class PoolChoice:
             if other == own or group.sight.late or group.base >= group.most:
                 continue
             for each in self.growths(other):
-                if (
-                    each.takers == growth.takers
-                    and each.all_gain >= GROW_GAIN
-                    and each.worth > most
-                ):
+                if each.takers == growth.takers and each.is_worth and each.worth > most:
                     found, most = group, each.worth
         return found
 
-    def kept(self, demand: PoolDemand, hints: Sequence[int | None]) -> list[int]:
-        """Return how many nodes each group keeps; never more than it has and wants."""
+    def kept(
+        self, own: int, demand: PoolDemand, enough: Sequence[int | None], hint: int | None
+    ) -> int:
+        """Return how many nodes a group keeps; never more than it has and wants.
+
+        ``enough``: to what each group shrinks, as far as it is known: the dearer ones count with that. ``hint``: what was found the last time.
+        """
         nodes = [group.base for group in self.groups]
-        limits = self._gains(nodes)
-        for own in sorted(range(len(nodes)), key=self._dearness, reverse=True):
-            least = max(self._least(own, nodes, demand), 0)
-            if least >= nodes[own]:
-                continue
+        for other, known in enumerate(enough):
+            if known is not None and self._dearness(other) > self._dearness(own):
+                nodes[other] = max(0, min(nodes[other], known - self.groups[other].sight.aside))
+        limits = self._beyond(nodes)
+        least = max(self._least(own, nodes, demand), 0)
+        if least >= nodes[own]:
+            return nodes[own]
 
-            def is_enough(count: int, own: int = own) -> bool:
-                found = self._gains([*nodes[:own], count, *nodes[own + 1 :]])
-                return all(
-                    each < max(SHRINK_GAIN, limit + _EPSILON)
-                    for each, limit in zip(found, limits, strict=True)
-                )
+        def is_enough(count: int) -> bool:
+            found = self._beyond([*nodes[:own], count, *nodes[own + 1 :]])
+            return all(
+                each < max(0.0, limit + _EPSILON) for each, limit in zip(found, limits, strict=True)
+            )
 
-            nodes[own] = fewest(least, nodes[own], is_enough, hints[own])
-        return nodes
+        return fewest(least, nodes[own], is_enough, hint)
 
     def acts_with(self, nodes: Sequence[int]) -> Acts:
         """Return the mean ACT of each class with so many nodes of each group, as if they were there."""
@@ -192,19 +231,29 @@ class PoolChoice:
         group = self.groups[own]
         return self.costs[own] / group.spec.size_cost, self.costs[own], group.name
 
-    def _gains(self, nodes: Sequence[int]) -> list[float]:
-        """Return the most that each group could bring to a class with all its nodes."""
-        acts = self.acts_with(nodes)
+    def _beyond(self, nodes: Sequence[int]) -> list[float]:
+        """Return the most that each group could bring to a class with all its nodes, or with one, beyond that for which they are kept."""
         found = []
         for own, group in enumerate(self.groups):
-            best = self.acts_with([*nodes[:own], max(nodes[own], group.most), *nodes[own + 1 :]])
-            gains = (
-                self._weight(takers) * gain(act, best[takers])
-                for takers, act in acts.items()
-                if own in takers
-            )
-            found.append(max(gains, default=0.0))
+            most = max(0, group.most - nodes[own])
+            all_gain = self._gain_of(own, most, nodes)
+            beyond = all_gain - KEEP * self.needed(own, most, nodes)
+            one = KEEP * self.needed(own, 1, nodes)
+            if beyond < 0 and most > 1 and all_gain >= one:  # one node brings no more than all
+                beyond = max(beyond, self._gain_of(own, 1, nodes) - one)
+            found.append(beyond)
         return found
+
+    def _gain_of(self, own: int, more: int, nodes: Sequence[int]) -> float:
+        """Return the most that so many more nodes of a group would bring to a class."""
+        acts = self.acts_with(nodes)
+        best = self.acts_with([*nodes[:own], nodes[own] + more, *nodes[own + 1 :]])
+        gains = (
+            self._weight(takers) * gain(act, best[takers])
+            for takers, act in acts.items()
+            if own in takers
+        )
+        return max(gains, default=0.0)
 
     def _least(self, own: int, nodes: Sequence[int], demand: PoolDemand) -> int:
         """Return the fewest nodes of a group that hold the environments that there are, beside those of the others."""

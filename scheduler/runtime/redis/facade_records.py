@@ -33,6 +33,7 @@ import redis.asyncio
 from domain.errors import CapacityError, Unavailable
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.clients import keep_running
+from scheduler.runtime.redis.confirmation import ConfirmedCalls, unavailable
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,12 @@ _SETTLE: Final = _IF_OURS + "return redis.call('HDEL', KEYS[1], ARGV[1])"
 class FacadeRecords:
     """The records of one facade. All methods raise Unavailable when Redis does not answer."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, door: str) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, door: str, confirmed: ConfirmedCalls | None = None
+    ) -> None:  # fmt: skip
+        """``confirmed``: what sends writes, where replicas must confirm what is answered."""
         self._client = client
+        self._confirmed = confirmed or ConfirmedCalls(client, keys)
         self._key = keys.facade_records(door)
         self._secret_key = keys.facade_secret
         self._secret = b""
@@ -99,10 +104,10 @@ class FacadeRecords:
         """Return the secret, which the first process makes."""
         if not self._secret:
             try:
-                await self._client.set(self._secret_key, secrets.token_hex(32), nx=True)
+                await self._confirmed.call("SET", self._secret_key, secrets.token_hex(32), "NX")
                 self._secret = cast("bytes", await self._client.get(self._secret_key))
             except redis.RedisError as error:
-                raise _unavailable(error) from None
+                raise unavailable(error) from None
         return self._secret
 
     async def put(self, project: str, name: str, record: dict[str, Any]) -> None:
@@ -114,9 +119,9 @@ class FacadeRecords:
         if name not in held and len(held) >= MOST:
             raise CapacityError(f"project {project!r} has {MOST} records: remove some")
         try:
-            await cast("Any", self._client.hset(self._key, _field(project, name), text.decode()))
+            await self._confirmed.call("HSET", self._key, _field(project, name), text)
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def add(self, project: str, name: str, record: dict[str, Any]) -> bool:
         """Store a record unless there is one of its name; return whether it was stored. Raises as `put`."""
@@ -124,31 +129,31 @@ class FacadeRecords:
             raise CapacityError(f"project {project!r} has {MOST} records: remove some")
         text, field = msgspec.json.encode(record).decode(), _field(project, name)
         try:
-            return bool(await cast("Any", self._client.hsetnx(self._key, field, text)))
+            return bool(await self._confirmed.call("HSETNX", self._key, field, text))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def get(self, project: str, name: str) -> dict[str, Any] | None:
         """Return a record; None when there is none."""
         try:
             stored = await cast("Any", self._client.hget(self._key, _field(project, name)))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return None if stored is None else _read(stored)
 
     async def remove(self, project: str, name: str) -> bool:
         """Remove a record; return whether there was one."""
         try:
-            return bool(await cast("Any", self._client.hdel(self._key, _field(project, name))))
+            return bool(await self._confirmed.call("HDEL", self._key, _field(project, name)))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def all(self, project: str) -> dict[str, dict[str, Any]]:
         """Return the records of a project by name."""
         try:
             stored = await cast("Any", self._client.hgetall(self._key))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         found: dict[str, dict[str, Any]] = {}
         for field, text in stored.items():
             owner, _, name = field.decode().partition("/")
@@ -163,27 +168,30 @@ class TimedRecords:
     A change names the record that it replaces, so that two web processes cannot both make it.
     """
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys, door: str) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, door: str, confirmed: ConfirmedCalls | None = None
+    ) -> None:  # fmt: skip
+        """``confirmed``: as of `FacadeRecords`."""
         self._client = client
+        self._confirmed = confirmed or ConfirmedCalls(client, keys)
         self._keys = keys
         self._door = door
-        self._replacing = client.register_script(_REPLACE)
-        self._removing = client.register_script(_REMOVE)
 
     async def add(self, project: str, name: str, record: dict[str, Any], seconds: int) -> bool:
         """Store a record for so long; return False when there is one. Raises CapacityError for one that is too large."""
         text = _encoded(name, record)
         try:
-            return bool(await self._client.set(self._key(project, name), text, nx=True, ex=seconds))
+            added = await self._confirmed.call("SET", self._key(project, name), text, "NX", "EX", seconds)  # fmt: skip
+            return bool(added)
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def get(self, project: str, name: str) -> dict[str, Any] | None:
         """Return a record; None when there is none any more."""
         try:
             stored = cast("bytes | None", await self._client.get(self._key(project, name)))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return None if stored is None else msgspec.json.decode(stored, type=dict[str, Any])
 
     async def replace(
@@ -192,27 +200,28 @@ class TimedRecords:
         """Store ``after`` for so long if the record is ``before``; return whether it was. Raises CapacityError."""
         texts = [_encoded(name, before), _encoded(name, after)]
         try:
-            done = await self._replacing(keys=[self._key(project, name)], args=[*texts, seconds])
+            key = self._key(project, name)
+            done = await self._confirmed.call("EVAL", _REPLACE, 1, key, *texts, seconds)
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return bool(done)
 
     async def remove(self, project: str, name: str, before: dict[str, Any]) -> bool:
         """Remove a record if it is ``before``; return whether it was."""
         try:
-            done = await self._removing(
-                keys=[self._key(project, name)], args=[_encoded(name, before)]
-            )
+            key = self._key(project, name)
+            done = await self._confirmed.call("EVAL", _REMOVE, 1, key, _encoded(name, before))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return bool(done)
 
     async def note(self, work: Sequence[str], seconds: int) -> None:
         """Note work that another web process continues when this one ends, for so long at most; may be repeated."""
         try:
-            await self._client.zadd(self._noted_key, {msgspec.json.encode(work): time() + seconds})
+            until, noted = time() + seconds, msgspec.json.encode(work)
+            await self._confirmed.call("ZADD", self._noted_key, until, noted)
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     async def noted(self) -> list[list[str]]:
         """Return the work that is noted, of all projects."""
@@ -220,7 +229,7 @@ class TimedRecords:
             await self._client.zremrangebyscore(self._noted_key, "-inf", time())
             found = cast("list[bytes]", await self._client.zrange(self._noted_key, 0, -1))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return [msgspec.json.decode(each, type=list[str]) for each in found]
 
     async def done(self, work: Sequence[str]) -> None:
@@ -228,7 +237,7 @@ class TimedRecords:
         try:
             await self._client.zrem(self._noted_key, msgspec.json.encode(work))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
 
     @property
     def _noted_key(self) -> str:
@@ -268,7 +277,7 @@ class FacadeClaims:
         try:
             found = await self._claim(keys=[self._name(topic), life], args=args)
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         slot = cast("bytes", found).decode()
         self._held.add((topic, slot))
         if self._renewing is None or self._renewing.done():
@@ -280,7 +289,7 @@ class FacadeClaims:
         try:
             holder = await cast("Any", self._client.hget(self._name(topic), slot))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return holder is not None and holder.decode() == self._holder
 
     def while_held(self, topic: str, slot: str, send: Sending) -> Sending:
@@ -305,7 +314,7 @@ class FacadeClaims:
             others = sorted({each.decode() for each in held} - {"", self._holder})
             judged = await asyncio.gather(*map(self._is_dead, others))
         except redis.RedisError as error:
-            raise _unavailable(error) from None
+            raise unavailable(error) from None
         return [holder for holder, dead in zip(others, judged, strict=True) if dead]
 
     async def _is_dead(self, holder: str) -> bool:
@@ -368,7 +377,3 @@ def _encoded(name: str, record: dict[str, Any]) -> bytes:
     if len(text) > MOST_BYTES:
         raise CapacityError(f"{name} has {len(text)} bytes, at most {MOST_BYTES} are stored")
     return text
-
-
-def _unavailable(error: redis.RedisError) -> Unavailable:
-    return Unavailable(f"redis does not answer: {error}")

@@ -12,6 +12,7 @@ import msgspec
 import redis.asyncio
 
 from domain.redis_keys import Keys
+from scheduler.runtime.redis.confirmation import ConfirmedCalls
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,16 @@ _decoder: Final = msgspec.json.Decoder(StoredImage)
 class ImageRegistry:
     """The stored entries. All methods raise redis.RedisError when Redis does not answer."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, confirmed: ConfirmedCalls | None = None
+    ) -> None:
+        """``confirmed``: what sends writes, where replicas must confirm what is answered."""
         self._client, self._key = client, keys.stored_images
+        self._confirmed = confirmed or ConfirmedCalls(client, keys)
 
     async def add(self, image: StoredImage) -> None:
         """Add an entry, in place of a former one of the name."""
-        adding: Any = self._client.hset(self._key, image.name, msgspec.json.encode(image).decode())
-        await adding
+        await self._confirmed.call("HSET", self._key, image.name, msgspec.json.encode(image))
 
     async def find(self, name: str) -> StoredImage | None:
         """Return an entry; None when there is none."""
@@ -49,8 +53,7 @@ class ImageRegistry:
 
     async def remove(self, name: str) -> bool:
         """Remove an entry; return whether there was one."""
-        removing: Any = self._client.hdel(self._key, name)
-        return bool(await removing)
+        return bool(await self._confirmed.call("HDEL", self._key, name))
 
     async def all(self) -> list[StoredImage]:
         """Return all entries, by name."""

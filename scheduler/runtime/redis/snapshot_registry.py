@@ -16,6 +16,7 @@ import redis.asyncio
 from domain.redis_keys import Keys
 from domain.snapshots import SnapshotFacts
 from scheduler.runtime.object_store.objects import ContentDigest
+from scheduler.runtime.redis.confirmation import ConfirmedCalls
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,12 @@ _contents: Final = msgspec.json.Decoder(ContentDigest)
 class SnapshotRegistry:
     """The stored entries. All methods raise redis.RedisError when Redis does not answer."""
 
-    def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, keys: Keys, confirmed: ConfirmedCalls | None = None
+    ) -> None:
+        """``confirmed``: what sends removals, where replicas must confirm what is answered. A node's report confirms an addition."""
         self._client = client
+        self._confirmed = confirmed or ConfirmedCalls(client, keys)
         self._key, self._copies = keys.snapshots, keys.snapshot_copies
 
     async def add(self, facts: SnapshotFacts) -> bool:
@@ -47,11 +52,11 @@ class SnapshotRegistry:
 
     async def remove(self, facts: SnapshotFacts) -> None:
         """Remove an entry. Its request is remembered: a node that starts may read the order again."""
-        async with self._client.pipeline() as pipeline:
-            pipeline.set(self._removal(facts.request_id), 1, ex=REMEMBERED_SECONDS)
-            pipeline.hdel(self._key, _field(facts.project, facts.name))
-            pipeline.hdel(self._copies, _copy_field(facts))
-            await pipeline.execute()
+        await self._confirmed.call_all(
+            ("SET", self._removal(facts.request_id), 1, "EX", REMEMBERED_SECONDS),
+            ("HDEL", self._key, _field(facts.project, facts.name)),
+            ("HDEL", self._copies, _copy_field(facts)),
+        )
 
     async def was_removed(self, request_id: str) -> bool:
         """Return whether the snapshot of a request was removed lately."""

@@ -128,7 +128,7 @@ async def _row_door(
     if options.rows is None:
         return None
     client, keys = context.client, context.keys
-    secret = await calls.patiently(FacadeRecords(client, keys, SECRET_OF).secret)
+    secret = await calls.patiently(FacadeRecords(client, keys, SECRET_OF, context.confirmed).secret)
     streams = RowStreams(BatchStore(client, keys), RowTokens(secret), logs, options.worker)
     return RowDoor(RowAddresses(client, keys), options.worker, options.rows, streams)
 

@@ -116,7 +116,9 @@ class WorkerCalls:
 
     async def agent_token(self, rollout: Rollout, trajectory: str) -> str:
         """Return the token of the agent in a trajectory. Raises Unavailable."""
-        records = FacadeRecords(self.context.client, self.context.keys, SECRET_OF)
+        records = FacadeRecords(
+            self.context.client, self.context.keys, SECRET_OF, self.context.confirmed
+        )
         return ChatTokens(await self.patiently(records.secret)).token(rollout.project, trajectory)
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:

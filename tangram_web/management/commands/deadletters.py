@@ -21,7 +21,7 @@ from domain.dead_letters import (
     decode_letter,
     encode_letter,
 )
-from domain.errors import InvalidRequest, Unreadable
+from domain.errors import InvalidRequest, Unavailable, Unreadable
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.clients import connect
 from tangram_web.lib import bus
@@ -65,7 +65,7 @@ class Command(BaseCommand):
                 self._skip_entry(client, keys, options["pass_entry"])
             else:
                 self._list(client, keys, deliver=options["deliver"])
-        except (InvalidRequest, redis.RedisError) as error:
+        except (InvalidRequest, Unavailable, redis.RedisError) as error:
             raise CommandError(str(error)) from error
 
     def _list(self, client: redis.Redis, keys: Keys, *, deliver: bool) -> None:
@@ -87,12 +87,12 @@ class Command(BaseCommand):
         arguments: list[Any] = [keys.dead_letters, keys.inbox, letter.name, letter.body]
         return (
             "[delivered]"
-            if client.eval(_DELIVER, 2, *arguments)
+            if bus.write("EVAL", _DELIVER, 2, *arguments)
             else "[already delivered or dropped]"
         )
 
     def _drop(self, client: redis.Redis, keys: Keys, name: str) -> None:
-        if not client.hdel(keys.dead_letters, name):
+        if not bus.write("HDEL", keys.dead_letters, name):
             raise InvalidRequest(f"there is no dead letter {name!r}")
         self.stdout.write(f"{name} is dropped")
 
@@ -106,7 +106,7 @@ class Command(BaseCommand):
         except Unreadable as error:
             body, place = fields.get(JOURNAL_FIELD, b""), JOURNAL_FIELD.decode()
             letter = dead_letter(JOURNAL, entry_id, place, body, error, time())
-            client.hsetnx(keys.dead_letters, letter.name, encode_letter(letter))
+            bus.write("HSETNX", keys.dead_letters, letter.name, encode_letter(letter))
             self.stdout.write(f"{letter.name} is skipped; rows and frames lack its content")
         else:
             raise InvalidRequest(f"journal entry {entry_id} can be read; it is not skipped")

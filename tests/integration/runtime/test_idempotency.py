@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from time import time
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from domain.confirmation import Confirmation
 from domain.errors import Conflict, InvalidRequest
 from domain.principals import Principal, Scope
 from domain.redis_keys import Keys
@@ -26,6 +27,7 @@ from scheduler.runtime.gateway.idempotency import (
     drop_stored_tokens,
 )
 from scheduler.runtime.redis.clients import connect_async
+from scheduler.runtime.redis.confirmation import ConfirmedCalls, NotConfirmed
 from tests.integration.runtime.rig import Rig
 from tests.redis_server import RedisServer
 
@@ -34,7 +36,9 @@ class Maker:
     """An application that counts what it makes, and the answers it got back."""
 
     def __init__(self, client: redis.asyncio.Redis, keys: Keys) -> None:
+        self.client = client
         self.replays = IdempotencyStore(client, keys)
+        self.meanwhile: Callable[[], None] = lambda: None
         self.bodies: list[bytes] = []
         self.status = 201
         self.content = b"made"
@@ -45,6 +49,7 @@ class Maker:
     async def serve(self, request: HttpRequest, send: Send) -> None:
         self.bodies.append(await request.body())
         await self.go_on.wait()
+        self.meanwhile()
         response = HttpResponse(self.status, raw=self.content, headers=self.headers)
         await response.send(send, request.id)
 
@@ -77,6 +82,27 @@ async def maker(runtime_redis: RedisServer, keys: Keys) -> Any:
 async def test_a_repeated_request_is_answered_as_the_first_time(maker: Maker) -> None:
     assert await maker.post() == (201, b"made", False)
     maker.content = b"made twice"
+    assert await maker.post() == (201, b"made", True)
+    assert maker.bodies == [b"{}"]
+
+
+async def test_a_request_with_a_key_counts_once_replicas_have_its_claim_and_its_response(
+    maker: Maker, keys: Keys
+) -> None:
+    without = maker.replays._confirmed
+    none = ConfirmedCalls(maker.client, keys, Confirmation(replicas=1, milliseconds=1))
+
+    maker.replays._confirmed = none
+    with pytest.raises(NotConfirmed, match="0 of 1 replicas of Redis have confirmed"):
+        await maker.post()
+    assert maker.bodies == []
+
+    maker.replays._confirmed = without  # the claim does not stand in the way of a repetition
+    maker.meanwhile = lambda: setattr(maker.replays, "_confirmed", none)
+    for _ in range(2):  # a stored response that no replica has is no answer either
+        with pytest.raises(NotConfirmed):
+            await maker.post()
+    maker.replays._confirmed = without
     assert await maker.post() == (201, b"made", True)
     assert maker.bodies == [b"{}"]
 

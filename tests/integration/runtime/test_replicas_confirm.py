@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from contract.batch_views import BatchManifest
 from domain.action import Action, Kind, Outcome
 from domain.codec import encode
 from domain.confirmation import Confirmation
@@ -18,13 +19,18 @@ from domain.errors import Unavailable
 from domain.events import ActionFinished, ActionSubmitted
 from domain.ids import ActionId
 from domain.redis_keys import Keys
+from domain.snapshots import SnapshotFacts
+from scheduler.runtime.batches.batch_store import BatchStore
 from scheduler.runtime.gateway.submitter import Submitter
 from scheduler.runtime.loop.leadership import Leadership
 from scheduler.runtime.node.commands import save_position
 from scheduler.runtime.node.reporter import Reporter
 from scheduler.runtime.redis.clients import connect, connect_async
-from scheduler.runtime.redis.confirmation import NotConfirmed
+from scheduler.runtime.redis.confirmation import ConfirmedCalls, NotConfirmed, reason_of
+from scheduler.runtime.redis.facade_records import FacadeRecords, TimedRecords
+from scheduler.runtime.redis.image_registry import ImageRegistry, StoredImage
 from scheduler.runtime.redis.journal import START, Journal
+from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 from tangram_web.lib.redis_replication import RedisReplication, read_replication, why_refused
 from tests.integration.runtime.rig import LoopThread, Rig
 from tests.redis_replica import ReplicatedRedis
@@ -123,6 +129,8 @@ async def test_a_master_without_enough_replicas_refuses_with_a_reason(
         async with submitting(servers.master, keys, ONE) as submitter:
             with pytest.raises(Unavailable, match="fewer replicas follow it than its min-rep"):
                 await submitter.append([b"m"])
+            with pytest.raises(Unavailable, match="start its replicas"):  # inside a script
+                await submitter.append([b"m"], key=keys.idempotency("p", "k"), remember=b"first")
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert not client.exists(keys.inbox)
@@ -146,6 +154,54 @@ async def test_a_submission_gets_503_with_the_reason_while_redis_refuses_writes(
     assert [each.status_code for each in (accepted, refused, again)] == [202, 503, 202]
     assert refused.headers["retry-after"] == "1"
     assert "min-replicas-to-write" in refused.json()["detail"]
+
+
+FACTS = SnapshotFacts(name="s", project="p", node="n1", trajectory="t", size_bytes=1, made_at=1.0)
+BATCH = BatchManifest(
+    id="bat_1", project="p", created_at="", expires_at="", ranks=1, owners=[], rows=[], left_out=[], tokens=0,
+    bytes=0, weights_versions=None,
+)  # fmt: skip
+#: What a web process answers a client with after a write of its own.
+WRITES: dict[str, Callable[[Any, Keys, ConfirmedCalls], Awaitable[object]]] = {
+    "secret": lambda *made: FacadeRecords(*made[:2], "d", made[2]).secret(),
+    "put": lambda *made: FacadeRecords(*made[:2], "d", made[2]).put("p", "n", {}),
+    "add": lambda *made: FacadeRecords(*made[:2], "d", made[2]).add("p", "n", {}),
+    "remove": lambda *made: FacadeRecords(*made[:2], "d", made[2]).remove("p", "n"),
+    "timed": lambda *made: TimedRecords(*made[:2], "d", made[2]).add("p", "n", {}, 9),
+    "replace": lambda *made: TimedRecords(*made[:2], "d", made[2]).replace("p", "n", {}, {}, 9),
+    "end": lambda *made: TimedRecords(*made[:2], "d", made[2]).remove("p", "n", {}),
+    "note": lambda *made: TimedRecords(*made[:2], "d", made[2]).note(["w"], 9),
+    "batch": lambda *made: BatchStore(*made).put(BATCH, 1.0, 2.0**40),
+    "key of a batch": lambda *made: BatchStore(*made).first_of("p", "k", "bat_1", "d", 9),
+    "image": lambda *made: ImageRegistry(*made).add(StoredImage("i", "", 1, "")),
+    "removed image": lambda *made: ImageRegistry(*made).remove("i"),
+    "removed snapshot": lambda *made: SnapshotRegistry(*made).remove(FACTS),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_a_door_answers_once_a_replica_has_what_it_wrote(
+    servers: ReplicatedRedis, keys: Keys, client: redis.Redis, write: Any
+) -> None:
+    there = connect_async(servers.master.url)
+    refused = (Unavailable, redis.RedisError)
+    servers.pause()
+    for _ in range(2):  # also for what another process has written
+        with pytest.raises(refused, match="0 of 1 replicas of Redis have confirmed"):
+            await write(there, keys, ConfirmedCalls(there, keys, ONE))
+    servers.resume()
+    await write(there, keys, ConfirmedCalls(there, keys, PATIENT))
+
+    client.config_set("min-replicas-to-write", 2)
+    try:
+        with pytest.raises(refused) as error:
+            await write(there, keys, ConfirmedCalls(there, keys, ONE))
+        cause = error.value
+        said = reason_of(cause) if isinstance(cause, redis.RedisError) else str(cause)
+        assert said.endswith("its min-replicas-to-write: start its replicas, and let them reach it")
+    finally:
+        client.config_set("min-replicas-to-write", 0)
+        await there.aclose()
 
 
 def test_the_doctor_and_pages_read_how_redis_is_replicated(

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from domain.codec import Reply, decode_command, unpack_fields
+from domain.confirmation import Confirmation
 from domain.events import NodeForgetAsked
 from domain.principals import Scope
 from tangram_web.audit.models import AuditEntry
@@ -178,3 +179,41 @@ def test_a_drain_on_the_page_can_let_trajectories_finish(admin: Client) -> None:
     admin.post("/act/node/drain/", given)
     assert current_config().finishing_nodes == {"n2"}
     assert "its trajectories finish" in admin.get("/operate/").content.decode()
+
+
+VERBS = {
+    "drain": {"target": "n2", "running": "goes on"},
+    "forget": {"target": "n9", "typed": "n9"},
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_done_once_replicas_have_it(
+    admin: Client, redis_bus: Any, settings: Any, verb: str
+) -> None:
+    settings.TANGRAM_REDIS_WAIT = Confirmation(replicas=1, milliseconds=1)
+    answer = admin.post(f"/act/node/{verb}/", VERBS[verb])
+    assert answer.status_code == 503
+    assert "0 of 1 replicas of Redis have confirmed" in answer.content.decode()
+    assert "start its replicas" in answer.content.decode()
+    # It may take effect all the same, so the audit has it, and a repetition is harmless.
+    assert list(AuditEntry.objects.values_list("verb", flat=True)) == [verb]
+    assert len(reported(redis_bus)) == 1
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_verb_that_redis_refuses_for_lack_of_replicas_says_so(
+    admin: Client, redis_bus: Any, settings: Any, replicas: int
+) -> None:
+    settings.TANGRAM_REDIS_WAIT = Confirmation(replicas=replicas, milliseconds=1)
+    redis_bus.config_set("min-replicas-to-write", 1)
+    try:
+        answers = [admin.post(f"/act/node/{verb}/", given) for verb, given in VERBS.items()]
+    finally:
+        redis_bus.config_set("min-replicas-to-write", 0)
+    for answer in answers:
+        assert answer.status_code == 503
+        assert "than its min-replicas-to-write: start its replicas" in answer.content.decode()
+    # The drain is in the stored configuration, which the next start or change puts in force.
+    assert list(AuditEntry.objects.values_list("verb", flat=True)) == ["drain"]
+    assert reported(redis_bus) == []

@@ -12,7 +12,7 @@ from contract.pool_demands import DemandRow, PoolDemand
 from domain.node_groups import NodeGroupSpec
 from scheduler.runtime.node_groups.act_estimate import PoolEstimate
 from scheduler.runtime.node_groups.elastic import WINDOW_SECONDS, ElasticGroup
-from scheduler.runtime.node_groups.pool_choice import GROW_GAIN, fewest
+from scheduler.runtime.node_groups.pool_choice import MOST_GAIN, fewest
 from scheduler.runtime.node_groups.pool_load import NodesFrom, PoolLoad
 from scheduler.runtime.node_groups.pool_sight import START_SECONDS, ComingNodes, GroupSight
 from tests.tiers import by_tier
@@ -84,7 +84,7 @@ def test_nodes_that_would_come_too_late_are_not_asked_for():
     scene = GroupOverTime(1)
     estimate = scene.look(demand(last(4, 1.0), waiting(8, 1.0)))
     assert estimate.wanted == 1
-    assert f"to grow it takes {GROW_GAIN:.0%}" in estimate.reason
+    assert f"to grow it takes {MOST_GAIN:.0%}" in estimate.reason
 
 
 def test_actions_that_are_bound_to_their_nodes_ask_for_no_others():
@@ -148,7 +148,7 @@ def test_what_other_groups_have_on_their_way_counts():
 
 
 def test_nodes_that_an_operator_drained_take_nothing():
-    busy = demand(running(4))
+    busy = demand(running(6))
     alone = GroupSight(4, 4, (), START_SECONDS, busy)
     aside = alone._replace(ready=2, aside=2)
     assert ElasticGroup("g").decide(SPEC, alone, 0.0).wanted == 4

@@ -20,8 +20,9 @@ from scheduler.runtime.capacity import capacity_of
 from scheduler.runtime.gateway.admission import Admission
 from scheduler.runtime.node_groups.act_estimate import PoolEstimate
 from scheduler.runtime.node_groups.elastic import WINDOW_SECONDS, ElasticPools
+from scheduler.runtime.node_groups.pool_choice import LEAST_GAIN, MOST_GAIN, PoolChoice
 from scheduler.runtime.node_groups.pool_load import NodesFrom, Place, PoolLoad
-from scheduler.runtime.node_groups.pool_sight import START_SECONDS, GroupSight
+from scheduler.runtime.node_groups.pool_sight import START_SECONDS, GroupSight, SeenGroup, load_of
 from tests.builders import a_config, a_node
 from tests.scenario import Scenario
 from tests.tiers import by_tier
@@ -110,6 +111,21 @@ def test_new_nodes_take_as_many_large_actions_as_fit_on_each():
     estimate = PoolEstimate(PoolLoad(rows, (), [{"cpu": 32_000}]))
     assert estimate.act([NodesFrom(0.0, (2,))]) == pytest.approx(10 + 10 / 3)
     assert estimate.act([NodesFrom(0.0, (3,))]) == pytest.approx(10.0)
+
+
+def test_nodes_must_bring_more_the_more_they_add_to_the_cost_of_the_pool():
+    def choice(small: int, big: int) -> PoolChoice:
+        numbers = ((SMALL, "small", small), (BIG, "big", big))
+        groups = [
+            SeenGroup(name, spec, GroupSight(nodes, nodes, (), START_SECONDS, PoolDemand([], {})), 0.0, nodes)
+            for spec, name, nodes in numbers
+        ]  # fmt: skip
+        return PoolChoice(groups, PoolEstimate(load_of(groups, PoolDemand([], {}), {}, ())), 0.0)
+
+    at_noon, at_night = choice(12, 4), choice(1, 1)
+    assert at_noon.needed(0, 1) == at_noon.needed(0, 3) == LEAST_GAIN  # 3 to 11 % more cost
+    assert LEAST_GAIN < at_night.needed(1, 1) < at_night.needed(1, 2) < MOST_GAIN
+    assert choice(0, 0).needed(0, 1) == MOST_GAIN
 
 
 def test_large_actions_grow_the_group_that_has_their_cores_and_the_other_says_why_not():

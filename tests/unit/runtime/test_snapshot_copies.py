@@ -43,6 +43,10 @@ class HashRedis:
     def __init__(self) -> None:
         self.hashes: dict[str, dict[str, bytes]] = {}
 
+    async def execute_command(self, name: str, *words: Any) -> Any:
+        texts = [word.decode() if isinstance(word, bytes) else word for word in words]
+        return await getattr(self, name.lower())(*texts)
+
     async def hsetnx(self, key: str, field: str, text: str) -> int:
         return int(
             self.hashes.setdefault(key, {}).setdefault(field, text.encode()) == text.encode()

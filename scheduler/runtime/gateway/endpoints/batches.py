@@ -41,6 +41,7 @@ from scheduler.runtime.gateway.idempotency import idempotency_key, reused
 from scheduler.runtime.gateway.request_parsing import decode, number
 from scheduler.runtime.gateway.rollout_lookup import RolloutLookup, checked_rollout
 from scheduler.runtime.node.door.routes import DoorError
+from scheduler.runtime.redis.confirmation import unavailable
 from scheduler.runtime.redis.facade_records import FacadeRecords
 from scheduler.runtime.rollouts.chat_tokens import SECRET_OF
 
@@ -55,9 +56,9 @@ class BatchEndpoints:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
         self._lookup = RolloutLookup(context)
-        self._store = BatchStore(context.client, context.keys)
+        self._store = BatchStore(context.client, context.keys, context.confirmed)
         self._addresses = RowAddresses(context.client, context.keys)
-        self._records = FacadeRecords(context.client, context.keys, SECRET_OF)
+        self._records = FacadeRecords(context.client, context.keys, SECRET_OF, context.confirmed)
         self._streams: RowStreams | None = None
 
     async def create(self, request: HttpRequest, principal: Principal) -> HttpResponse:
@@ -211,7 +212,7 @@ class BatchEndpoints:
         try:
             workers = await self._addresses.living()
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         return replace(manifest, owners=owners, workers=workers)
 
     async def _row_streams(self) -> RowStreams:

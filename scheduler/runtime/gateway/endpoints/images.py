@@ -33,6 +33,7 @@ from scheduler.runtime.object_store.objects import (
     ObjectStore,
     object_key,
 )
+from scheduler.runtime.redis.confirmation import unavailable
 from scheduler.runtime.redis.image_registry import ImageRegistry, StoredImage
 
 #: An import is silent while it unpacks.
@@ -61,7 +62,7 @@ class Images:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self._registry = ImageRegistry(context.client, context.keys)
+        self._registry = ImageRegistry(context.client, context.keys, context.confirmed)
 
     async def show(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """GET /images."""
@@ -82,7 +83,7 @@ class Images:
         except redis.exceptions.NoPermissionError:  # a user of Redis of an earlier version
             return []
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
 
     async def store(self, request: HttpRequest, principal: Principal) -> HttpResponse:
         """PUT /images: the body is an archive, or the client has stored it, or a node has the image."""
@@ -172,7 +173,7 @@ class Images:
             except redis.exceptions.NoPermissionError:
                 log.warning("nodes may pull image %r again", wanted.name)
             except redis.RedisError as error:
-                raise Unavailable(f"redis does not answer: {error}") from None
+                raise unavailable(error) from None
         done, failed = await self._on_all(
             wanted.nodes, lambda node: self._ask("DELETE", node, wanted.name)
         )

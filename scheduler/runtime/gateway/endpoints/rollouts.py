@@ -34,7 +34,7 @@ from contract.rollout_views import (
 )
 from domain.backends import check_pool_of, owner_of
 from domain.codec import encode
-from domain.errors import InvalidRequest, NotFound, Unavailable
+from domain.errors import InvalidRequest, NotFound
 from domain.fleets import fleet_name
 from domain.principals import Principal
 from domain.rollout_events import RolloutsSubmitted
@@ -48,6 +48,7 @@ from scheduler.runtime.gateway.http import HttpError, HttpRequest, HttpResponse,
 from scheduler.runtime.gateway.request_parsing import decode, number, wait_seconds
 from scheduler.runtime.gateway.rollout_bounds import RolloutBound
 from scheduler.runtime.gateway.rollout_lookup import RolloutLookup, checked_rollout, live_view_of
+from scheduler.runtime.redis.confirmation import unavailable
 from scheduler.runtime.rollouts.acceptance import AcceptedRequest, accepted, declared_stages
 from scheduler.runtime.rollouts.log_frames import RolloutLogDamaged
 from scheduler.runtime.rollouts.membership import ROLE
@@ -110,9 +111,9 @@ class RolloutEndpoints:
         """Return the receipts of the first request of a door with ``key``, None for the first. Raises Conflict."""
         name = key.name(self._context.keys, found[0].rollout.project)
         try:
-            stored = await self._context.client.get(name)
+            stored = await self._context.confirmed.call("GET", name)
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         return key.receipts(stored) if isinstance(stored, bytes) else None
 
     async def show(self, request: HttpRequest, principal: Principal, rollout: str) -> HttpResponse:
@@ -243,7 +244,7 @@ class RolloutEndpoints:
         try:
             rows = await self._context.client.hgetall(self._context.keys.workers)
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         lives = [json.loads(row) for row in rows.values()]
         having = [
             set(life.get("handlers", ()))

@@ -10,13 +10,14 @@ import redis
 from contract.receipts import ParkedEnvironment, RemovedSnapshot, SnapshotDetails, SnapshotList
 from contract.requests import SnapshotRequest
 from contract.responses import rfc3339
-from domain.errors import Conflict, NotFound, TangramError, Unavailable
+from domain.errors import Conflict, NotFound, TangramError
 from domain.parking import ParkReport
 from domain.principals import Principal
 from domain.snapshots import SnapshotFacts
 from scheduler.runtime.gateway.context import GatewayContext
 from scheduler.runtime.gateway.http import HttpRequest, HttpResponse
 from scheduler.runtime.gateway.request_parsing import checked_name, decode
+from scheduler.runtime.redis.confirmation import unavailable
 from scheduler.runtime.redis.snapshot_registry import SnapshotRegistry
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Snapshots:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self._registry = SnapshotRegistry(context.client, context.keys)
+        self._registry = SnapshotRegistry(context.client, context.keys, context.confirmed)
 
     async def take(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
         """POST /trajectories/{id}/snapshots: keep the files of its environment."""
@@ -68,7 +69,7 @@ class Snapshots:
         try:
             found = await self._registry.all(project)
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
         return HttpResponse(200, SnapshotList([_details(each) for each in found]))
 
     async def remove(self, request: HttpRequest, principal: Principal, name: str) -> HttpResponse:
@@ -77,7 +78,10 @@ class Snapshots:
         facts = await self._find(project, name)
         if facts is None:
             raise NotFound(f"there is no snapshot {name!r}")
-        await self._registry.remove(facts)
+        try:
+            await self._registry.remove(facts)
+        except redis.RedisError as error:
+            raise unavailable(error) from None
         path = f"/snapshots/{project}/{name}"
         try:
             async with self._context.node_door.on_node(project, facts.node, "DELETE", path):
@@ -90,7 +94,7 @@ class Snapshots:
         try:
             return await self._registry.find(project, name)
         except redis.RedisError as error:
-            raise Unavailable(f"redis does not answer: {error}") from None
+            raise unavailable(error) from None
 
 
 def _details(facts: SnapshotFacts) -> SnapshotDetails:
