@@ -163,14 +163,14 @@ BATCH = BatchManifest(
 )  # fmt: skip
 #: What a web process answers a client with after a write of its own.
 WRITES: dict[str, Callable[[Any, Keys, ConfirmedCalls], Awaitable[object]]] = {
-    "secret": lambda *made: FacadeRecords(*made[:2], "d", made[2]).secret(),
-    "put": lambda *made: FacadeRecords(*made[:2], "d", made[2]).put("p", "n", {}),
-    "add": lambda *made: FacadeRecords(*made[:2], "d", made[2]).add("p", "n", {}),
-    "remove": lambda *made: FacadeRecords(*made[:2], "d", made[2]).remove("p", "n"),
-    "timed": lambda *made: TimedRecords(*made[:2], "d", made[2]).add("p", "n", {}, 9),
-    "replace": lambda *made: TimedRecords(*made[:2], "d", made[2]).replace("p", "n", {}, {}, 9),
-    "end": lambda *made: TimedRecords(*made[:2], "d", made[2]).remove("p", "n", {}),
-    "note": lambda *made: TimedRecords(*made[:2], "d", made[2]).note(["w"], 9),
+    "secret": lambda c, k, made: FacadeRecords(c, k, "d", made).secret(),
+    "put": lambda c, k, made: FacadeRecords(c, k, "d", made).put("p", "n", {}),
+    "add": lambda c, k, made: FacadeRecords(c, k, "d", made).add("p", "n", {}),
+    "remove": lambda c, k, made: FacadeRecords(c, k, "d", made).remove("p", "n"),
+    "timed": lambda c, k, made: TimedRecords(c, k, "d", made).add("p", "n", {}, 9),
+    "replace": lambda c, k, made: TimedRecords(c, k, "d", made).replace("p", "n", {}, {}, 9),
+    "end": lambda c, k, made: TimedRecords(c, k, "d", made).remove("p", "n", {}),
+    "note": lambda c, k, made: TimedRecords(c, k, "d", made).note(["w"], 9),
     "batch": lambda *made: BatchStore(*made).put(BATCH, 1.0, 2.0**40),
     "key of a batch": lambda *made: BatchStore(*made).first_of("p", "k", "bat_1", "d", 9),
     "image": lambda *made: ImageRegistry(*made).add(StoredImage("i", "", 1, "")),
