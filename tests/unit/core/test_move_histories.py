@@ -69,11 +69,13 @@ class MoveHistories(RuleBasedStateMachine):
         self.world.submit(action)
 
     @precondition(lambda self: self.world.packing or self.world.receiving)
-    @rule(cpus=st.sampled_from([2, 1]))
-    def submit_in_the_middle(self, cpus: int) -> None:
-        orders: list[Any] = [*self.world.packing.values(), *self.world.receiving.values()]
+    @rule()
+    def submit_in_the_middle(self) -> None:
+        orders: list[MoveEnvironment | ReceiveEnvironment] = [
+            *self.world.packing.values(), *self.world.receiving.values(),
+        ]  # fmt: skip
         order = orders[0]
-        self.submit(order.trajectory.partition("/")[2], 0, safe=False, cpus=cpus)
+        self.submit(order.trajectory.partition("/")[2], 0, safe=False, cpus=2)
 
     @precondition(lambda self: self.world.running())
     @rule(outcome=st.sampled_from([Outcome.COMPLETED, Outcome.COMPLETED, Outcome.INFRA_FAILED]))
@@ -141,6 +143,11 @@ class MoveHistories(RuleBasedStateMachine):
         for end in only(EndMove, decisions):
             self.reached["to a smaller one"] += not end.why and end.node == "n1"
             self.reached["outgrown"] += "needs more" in end.why
+
+    @precondition(lambda self: self.world.receiving)
+    @rule()
+    def receive_nothing(self) -> None:
+        self._receive(next(iter(self.world.receiving.values())), "the disk is full")
 
     @rule(steps=st.integers(1, 4), failed=FAILED)
     def goes_on(self, steps: int, failed: str) -> None:
@@ -262,7 +269,7 @@ class RebalanceHistories(MoveHistories):
 
 
 TRIED = settings(
-    max_examples=by_tier(50, 100, 1500),
+    max_examples=by_tier(40, 80, 1500),
     stateful_step_count=by_tier(40, 40, 60),
     deadline=None,
     derandomize=True,
