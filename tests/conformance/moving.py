@@ -123,11 +123,11 @@ class MovingConformance(ABC):
         assert refused.value.code == TOO_LARGE
         assert await source.snapshots() == []
 
-        await run(source, "rm a; seq 4001 | xargs touch", "act_2")
+        await run(source, "rm a; n=0; while [ $n -le 4000 ]; do : > $n; n=$((n + 1)); done", "act_2")
         with pytest.raises(Conflict, match="4000 files"):
             await source.moving.pack(replace(ORDER, most_bytes=2_000_000))
 
-        assert await run(source, "rm 1; ls | wc -l", "act_3") == "4000\n"
+        assert await run(source, "rm 1; set -- *; echo $#", "act_3") == "4000\n"
         await run(source, "rm *", "act_4")
         await source.moving.pack(replace(ORDER, most_bytes=2_000_000))
 
