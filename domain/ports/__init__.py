@@ -48,6 +48,7 @@ from domain.ports.ledgers import (
     SeatLedger,
     ShapedLedger,
     SharingLedger,
+    provides,
 )
 from domain.ports.orders import (
     ExecResult,
@@ -114,4 +115,5 @@ __all__ = [
     "Snapshotting",
     "UnitUse",
     "UnpackedArchive",
+    "provides",
 ]  # fmt: skip

@@ -56,7 +56,7 @@ def open_trajectory(
         trajectory = LiveTrajectory(
             key, project, task, name, pool, state.now, state.now + ttl, environment
         )
-        state.trajectories[key] = trajectory
+        state.add_trajectory(trajectory)
         state.rollouts.note_trajectory(project, name, key)
         state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
     elif environment is not None and _declarable(trajectory):

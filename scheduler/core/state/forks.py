@@ -103,7 +103,7 @@ def _begin(
             environment, forking=wanted.request_id, door=wanted.door,
             metadata=dict(wanted.metadata) if wanted.door else {}, pause_seconds=source.pause_seconds,
         )  # fmt: skip
-        state.trajectories[key] = child
+        state.add_trajectory(child)
         state.rollouts.note_trajectory(source.project, name, key)
         state.timers.set(child.expires_at, TimerKind.TRAJECTORY, key)
         bind(state, child, source.node)

@@ -17,6 +17,7 @@ from domain.ports import (
     PacedLedger,
     SeatLedger,
     SharingLedger,
+    provides,
 )
 from scheduler.core.state.live import READY, LiveAction, LiveNode
 from scheduler.core.state.node_order import KINDS, Load, NodeOrder
@@ -102,14 +103,14 @@ class Supply:
     def open_ledger(self, resource: ResourceId, have: ResourceInventory) -> None:
         """Create the ledger of ``resource``."""
         ledger = self.ledgers[resource] = self.make_ledger(resource, have)
-        if isinstance(ledger, PacedLedger):
+        if provides(ledger, PacedLedger):
             self.paced[resource] = ledger
-        if isinstance(ledger, HostingLedger):
+        if provides(ledger, HostingLedger):
             self.resident[resource] = ledger
         self._classify(resource)
         kind, _, node = resource.partition(":")
         if kind in KINDS:
-            if isinstance(ledger, ObservedLedger):
+            if provides(ledger, ObservedLedger):
                 ledger.changed = partial(self.order.touch, node)
                 self.order.unobserved.discard(node)
             else:
@@ -166,15 +167,15 @@ class Supply:
 
     def _classify(self, resource: ResourceId) -> None:
         ledger = self.ledgers[resource]
-        if isinstance(ledger, LocalLedger) and ledger.groups > 1:
+        if provides(ledger, LocalLedger) and ledger.groups > 1:
             self.local[resource] = ledger
         else:
             self.local.pop(resource, None)
-        if isinstance(ledger, SharingLedger) and ledger.has_room_beside:
+        if provides(ledger, SharingLedger) and ledger.has_room_beside:
             self.beside[resource] = ledger
         else:
             self.beside.pop(resource, None)
-        if isinstance(ledger, SeatLedger) and ledger.names_units:
+        if provides(ledger, SeatLedger) and ledger.names_units:
             self.seated[resource] = ledger
         else:
             self.seated.pop(resource, None)
