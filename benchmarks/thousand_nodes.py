@@ -5,6 +5,10 @@
 A standby loop runs. At a third of the time 10 % of the nodes are lost at once and return later; at two thirds the leader is
 killed. Everything shares this machine, also the nodes and the client, which are counted apart.
 
+Grants are divided by phase (`phase_of`): ``steady``; ``loss`` and ``lost_nodes`` while nodes are lost, the latter on those nodes;
+``failover``. A grant belongs to a phase if the action waited during it. The target is compared with all of them.
+``to_grant`` ends when the loop begins the pass that grants; ``to_journal`` when the grant is written, which is when the node may read it.
+
 Targets: acceptance to grant p99 ≤ 50 ms; loop ≤ 70 % of a core; fail-over ≤ 5 s; no action is lost, none ends twice; pages usable.
 """
 
@@ -19,11 +23,15 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections import Counter
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import psutil
+import redis
 
 from benchmarks.process_costs import Costs, part_of
 from benchmarks.record import quantiles, store
@@ -43,36 +51,85 @@ PAGES: Final = ("/", "/workers/", "/queues/", "/cpu/", "/actions/")
 SETTLE_SECONDS: Final = 120.0
 
 
+#: A phase lasts for so long after its cause is over: what waited meanwhile is worked off.
+AFTER_SECONDS: Final = 5.0
+
+
+class Granted(NamedTuple):
+    """A grant: when its action was accepted, and when it was granted and written, in wall-clock seconds."""
+
+    accepted: float
+    granted: float
+    written: float
+    node: str
+
+
+@dataclass
+class Incidents:
+    """When nodes were lost and had returned, and when the leader was killed and had a successor; wall clock."""
+
+    lost: float = inf
+    returned: float = inf
+    killed: float = inf
+    succeeded: float = inf
+
+    def phase_of(self, grant: Granted, lost_nodes: set[str]) -> str:
+        """Return the phase in which an action waited for its grant."""
+        if grant.written >= self.killed and grant.accepted <= self.succeeded + AFTER_SECONDS:
+            return "failover"
+        if grant.written >= self.lost and grant.accepted <= self.returned + AFTER_SECONDS:
+            return "lost_nodes" if grant.node in lost_nodes else "loss"
+        return "steady"
+
+
+def by_phase(grants: Iterable[Granted], incidents: Incidents, lost: set[str]) -> dict[str, Any]:
+    """Return how long grants took, for each phase."""
+    phases: dict[str, list[Granted]] = defaultdict(list)
+    for grant in grants:
+        phases[incidents.phase_of(grant, lost)].append(grant)
+    return {
+        phase: {
+            "grants": len(found),
+            "to_grant": quantiles([each.granted - each.accepted for each in found]),
+            "to_journal": quantiles([each.written - each.accepted for each in found]),
+            "longest_seconds": round(max(each.written - each.accepted for each in found), 2),
+        }
+        for phase, found in sorted(phases.items())
+    }
+
+
 class JournalWatch(threading.Thread):
     """Reads the journal as it grows: when each action was accepted, granted and ended."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
-        self._client = connect(url)
+        self.client = connect(url)
         #: Journal time at which a web process had it on disk.
         self.submitted: dict[str, float] = {}
-        self.to_grant: list[float] = []
+        self.grants: list[Granted] = []
         self.ends: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
-        #: (time of an entry, epoch) where the epoch changed, and the longest pause before it.
-        self.fail_over_seconds = 0.0
+        #: The longest pause before an entry of another epoch, and when that entry was written.
+        self.fail_over_seconds, self.succeeded = 0.0, inf
         self.over = threading.Event()
 
     def run(self) -> None:
         """Read until `over`."""
-        journal, after, at, epoch = Journal(self._client, Keys()), START, 0.0, 0
+        journal, after, at, epoch = Journal(self.client, Keys()), START, 0.0, 0
         while not self.over.is_set():
             for entry_id, entry in journal.read(after, count=500, block_seconds=0.5):
                 after, written = entry_id, float(entry_id.partition("-")[0]) / 1000
                 if entry.epoch != epoch and epoch:
                     self.fail_over_seconds = max(self.fail_over_seconds, written - at)
+                    self.succeeded = written
                 epoch, at = entry.epoch, written
                 for event in entry.events:
                     if isinstance(event, ActionSubmitted):
                         self.submitted[event.action.id] = entry.at - event.lag_seconds
                 for decision in entry.decisions:
                     if isinstance(decision, Grant) and decision.action_id in self.submitted:
-                        self.to_grant.append(entry.at - self.submitted[decision.action_id])
+                        accepted, node = self.submitted[decision.action_id], decision.node or ""
+                        self.grants.append(Granted(accepted, entry.at, written, node))
                     elif isinstance(decision, Finish):
                         self.ends[decision.action_id] += 1
                         self.outcomes[decision.outcome] += 1
@@ -170,10 +227,34 @@ def _process(stack: Stack, part: str) -> psutil.Process:
     return next(process for process in family if part_of(process) == part)
 
 
+def _passes(client: redis.Redis) -> dict[str, Any]:
+    """Return how many passes of the leader took at most so many milliseconds, and their mean, since it began."""
+    signs = cast("dict[bytes, bytes]", client.hgetall(Keys().workers))
+    leader = next(sign for sign in map(json.loads, signs.values()) if "pass_counts" in sign)
+    bounds = [f"{bound * 1e3:g}" for bound in leader["pass_bounds"]]
+    counts = dict(zip([*bounds, "more"], leader["pass_counts"], strict=True))
+    mean = leader["pass_sum"] / max(1, sum(leader["pass_counts"]))
+    return {"mean_ms": round(mean * 1e3, 3), "up_to_ms": counts}
+
+
 def _until(watch: JournalWatch, accepted: list[str], seconds: float) -> None:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends and any(name not in watch.ends for name in accepted):
         time.sleep(0.5)
+
+
+def _lose_nodes(
+    nodes: subprocess.Popen[bytes], options: argparse.Namespace, incidents: Incidents
+) -> None:
+    """Lose a tenth of the nodes at once, and let them return."""
+    assert nodes.stdin is not None and nodes.stdout is not None  # noqa: PT018 - pipes
+    incidents.lost = time.time()
+    for line in (f"lose {options.nodes // 10}\n", "return\n"):
+        nodes.stdin.write(line.encode())
+        nodes.stdin.flush()
+        nodes.stdout.readline()
+        incidents.returned = time.time()
+        time.sleep(options.seconds / 12)
 
 
 def measure(options: argparse.Namespace, stack: Stack, folder: str) -> dict[str, Any]:
@@ -184,7 +265,7 @@ def measure(options: argparse.Namespace, stack: Stack, folder: str) -> dict[str,
                f"--nodes={options.nodes}", f"--cores={options.cores}"]  # fmt: skip
     began = time.monotonic()
     nodes = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert nodes.stdin is not None and nodes.stdout is not None  # noqa: PT018 - pipes
+    assert nodes.stdout is not None  # a pipe
     nodes.stdout.readline()
     joined = time.monotonic() - began
     watch = JournalWatch(url)
@@ -197,12 +278,10 @@ def measure(options: argparse.Namespace, stack: Stack, folder: str) -> dict[str,
     time.sleep(options.seconds / 3)
     cpu, _ = costs.since()
     first_third = time.monotonic() - began
-    for line in (f"lose {options.nodes // 10}\n", "return\n"):
-        nodes.stdin.write(line.encode())
-        nodes.stdin.flush()
-        nodes.stdout.readline()
-        time.sleep(options.seconds / 12)
+    passes, incidents = _passes(watch.client), Incidents()
+    _lose_nodes(nodes, options, incidents)
     time.sleep(max(0.0, began + 2 * options.seconds / 3 - time.monotonic()))
+    incidents.killed = time.time()
     _process(stack, "loop").kill()
     submitter.join()
     _until(watch, submitter.accepted, SETTLE_SECONDS)
@@ -213,6 +292,8 @@ def measure(options: argparse.Namespace, stack: Stack, folder: str) -> dict[str,
     nodes.kill()
     standby.terminate()
     standby.wait(30)
+    incidents.succeeded = watch.succeeded
+    lost_names = {f"played-{number}" for number in range(options.nodes // 10)}
     open_ones = [name for name in submitter.accepted if name not in watch.ends]
     return {
         "nodes": options.nodes,
@@ -222,7 +303,9 @@ def measure(options: argparse.Namespace, stack: Stack, folder: str) -> dict[str,
         "accepted": len(submitter.accepted),
         "per_second": round(len(submitter.accepted) / options.seconds, 1),
         "refused": dict(submitter.refused),
-        "to_grant": quantiles(watch.to_grant),
+        "to_grant": quantiles([each.granted - each.accepted for each in watch.grants]),
+        "phases": by_phase(watch.grants, incidents, lost_names),
+        "passes_of_first_third": passes,
         "cpu_of_a_core": {
             part: round(spent / first_third, 3) for part, spent in sorted(cpu.items())
         },

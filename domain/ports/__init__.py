@@ -49,6 +49,7 @@ from domain.ports.ledgers import (
     SeatLedger,
     ShapedLedger,
     SharingLedger,
+    provides,
 )
 from domain.ports.orders import (
     ExecResult,
@@ -116,4 +117,5 @@ __all__ = [
     "Snapshotting",
     "UnitUse",
     "UnpackedArchive",
+    "provides",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 from domain.allocation import Allocation
 from domain.apis import Feedback
@@ -196,3 +196,18 @@ class ChunkedLedger(Protocol):
 
 
 LedgerFactory = Callable[[ResourceId, ResourceInventory], Ledger]
+
+
+_Part = TypeVar("_Part")
+_provided: Final[dict[tuple[type, type], bool]] = {}
+
+
+def provides(ledger: Ledger, part: Callable[..., _Part]) -> TypeGuard[_Part]:
+    """Return whether ``ledger`` has all that ``part``, one of the protocols above, asks for.
+
+    Ledgers of one type are asked once: a check of a protocol costs as much as a grant.
+    """
+    kind = type(ledger), cast("type", part)
+    if (known := _provided.get(kind)) is None:
+        known = _provided[kind] = isinstance(ledger, kind[1])
+    return known

@@ -19,6 +19,7 @@ from domain.ids import task_key
 from domain.node_groups import capacities_of_groups
 from domain.project_limits import ProjectBounds
 from domain.services import GpuService
+from scheduler.core.state.demand import PoolCapacity
 
 if TYPE_CHECKING:  # the core with numpy, which a web process never needs
     from scheduler.core.state.model import State
@@ -67,6 +68,25 @@ class CapacityView(msgspec.Struct):
     def pool_of_task(self, project: str, task: str) -> str:
         """Return the pool of an action of ``task`` that names none, as far as networks differ."""
         return self.bound_tasks.get(task_key(project, task), self.projects[project])
+
+
+class OffersOfPools:
+    """What the nodes of pools offer, for the view that was asked for last: few nodes of a large pool differ."""
+
+    def __init__(self) -> None:
+        self._view: CapacityView | None = None
+        self._known: dict[str, PoolCapacity] = {}
+
+    def of(self, view: CapacityView, pool: str) -> PoolCapacity:
+        """Return what the nodes of ``pool`` and its node groups offer; equal nodes are one."""
+        if view is not self._view:
+            self._view, self._known = view, {}
+        if pool not in self._known:
+            nodes = view.pools.get(pool, [])
+            groups = view.group_nodes.get(pool, []) if nodes else []
+            different = {tuple(each.items()): each for each in (*nodes, *groups)}
+            self._known[pool] = PoolCapacity(tuple(different.values()))
+        return self._known[pool]
 
 
 def capacity_of(state: State) -> CapacityView:

@@ -123,7 +123,9 @@ class MovingConformance(ABC):
         assert refused.value.code == TOO_LARGE
         assert await source.snapshots() == []
 
-        await run(source, "rm a; n=0; while [ $n -le 4000 ]; do : > $n; n=$((n + 1)); done", "act_2")
+        await run(
+            source, "rm a; n=0; while [ $n -le 4000 ]; do : > $n; n=$((n + 1)); done", "act_2"
+        )
         with pytest.raises(Conflict, match="4000 files"):
             await source.moving.pack(replace(ORDER, most_bytes=2_000_000))
 

@@ -321,10 +321,9 @@ def _of_memory(
     state: State, resource: ResourceId, wanted: int, before: Iterable[int]
 ) -> UnblockHint | None:
     node, free = resource.partition(":")[2], state.supply.ledgers[resource].free
-    if len(state.trajectories) > LONGEST:
-        residents: list[LiveTrajectory] = []
-    else:
-        residents = [one for one in state.trajectories.values() if one.node == node]
+    residents = state.environments.on(node)
+    if len(residents) > LONGEST:
+        residents = []
     ends = [(_from_now(state, one.expires_at) or 0.0, one.memory_bytes) for one in residents]
     idle = [one for one in residents if not one.live and one.memory_bytes]
     idle.sort(key=lambda one: -one.memory_bytes)

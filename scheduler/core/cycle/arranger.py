@@ -33,7 +33,7 @@ import msgspec
 from domain.decisions import Decision
 from domain.ids import ActionId, ResourceId
 from domain.operators import Operator, UnitsOperator
-from domain.ports import Ledger, ShapedLedger
+from domain.ports import Ledger, ShapedLedger, provides
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import fits_at_once, policy_of
 from scheduler.core.cycle.resizer import Resizer, gains, losses, malleable
@@ -238,7 +238,7 @@ class GroupArranger:
         for member in members:
             ledger.release(_reserved(member.live))
         resizable = [member for member in members if malleable(state, member.live)]
-        if isinstance(ledger, ShapedLedger):  # its free units do not add up to a sum
+        if provides(ledger, ShapedLedger):  # its free units do not add up to a sum
             resizable = []
         rigid = [m for m in members if m not in resizable] if resizable else members
         least = [_needed(member, key) for member in resizable]
@@ -412,7 +412,7 @@ def group_of(
 
 def operator_of(ledger: Ledger, claims: list[int], least: int) -> Operator:
     """Return how the units that are free beside ``claims`` can be allocated; ``least`` of them are certain."""
-    if isinstance(ledger, ShapedLedger):
+    if provides(ledger, ShapedLedger):
         return ledger.operator(claims)
     return UnitsOperator(max(least, available(ledger, claims)))
 

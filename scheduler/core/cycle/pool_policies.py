@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from domain.action import EXEC, Action
 from domain.errors import InvalidRequest
 from domain.ids import node_resource
 from domain.resources import MILLI, UnitSet
+from scheduler.core.policies.balanced import Balanced
 from scheduler.core.policies.fixed import Minimum
 from scheduler.core.policies.protocol import Policy
 from scheduler.core.policies.registry import policy_named
@@ -17,6 +21,8 @@ from scheduler.core.state.generations import unrouted_needs
 from scheduler.core.state.model import State
 
 _MINIMUM = Minimum()
+#: Ways to admit an action without a profile at its smallest count, wherever it runs.
+_SMALLEST: Final = (Policy.admit_count, Balanced.admit_count)
 #: An efficient count is at most this fraction of a node (1/4): on a node of 16 cores, waiting for 8
 #: delayed the actions behind by more than it gained.
 FEWEST_AT_ONCE = 4
@@ -50,6 +56,27 @@ def needs_in(state: State, action: Action, pool: str, node: str | None) -> Needs
     if action.call is not None or state.supply.resident:
         needs = state.residency.needs(needs, action, policy_of(state, pool))
     return with_project(state, needs, action, pool) if state.sharing.cohorts else needs
+
+
+def keeps_needs(state: State) -> Callable[[Action, str], bool]:
+    """Return what says of an action in a pool that `needs_in` follows from the configuration alone.
+
+    Only where projects share nothing and no unit keeps residents.
+    """
+    smallest: dict[str, bool] = {}
+
+    def keeps(action: Action, pool: str) -> bool:
+        cost = action.cost
+        if action.call is not None or action.elasticity is not None or len(cost) > 1:
+            return False
+        if action.family and "cpu" not in cost:  # it may become light
+            return False
+        if (known := smallest.get(pool)) is None:
+            policy = policy_of(state, pool)
+            known = smallest[pool] = type(policy).admit_count in _SMALLEST
+        return known or not depends_on_place(action)
+
+    return keeps
 
 
 def _needs_in_place(state: State, action: Action, pool: str, node: str | None) -> Needs:

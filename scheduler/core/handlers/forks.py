@@ -73,7 +73,7 @@ def made(state: State, event: EnvironmentsForked, decisions: list[Decision]) -> 
             lose_environment(state, child, f"the fork failed: {event.failed}", decisions)
         else:
             unbind(state, child)
-            del state.trajectories[key]
+            state.remove_trajectory(child)
 
 
 def _continue(state: State, trajectory: LiveTrajectory, decisions: list[Decision]) -> None:

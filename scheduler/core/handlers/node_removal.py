@@ -58,8 +58,8 @@ def revoked(state: State, event: NodeRevoked, decisions: list[Decision]) -> None
     why = f"node {node.name} was revoked"
     decisions.extend(
         RemoveEnvironment(each.key, node.name, why)
-        for each in state.trajectories.values()
-        if each.node == node.name and not each.removing
+        for each in state.environments.on(node.name)
+        if not each.removing
     )
     lose_everything(state, node, why, decisions)
     _forget(state, node, decisions)
@@ -73,8 +73,7 @@ def _why_not(state: State, node: LiveNode) -> _Refusal | None:
     dead = f"it is dead after {state.config.death_of(node.inventory.pool):g} s of silence"
     if holding := len(state.supply.on_node.get(name, ())):
         return _Refusal("conflict", f"{holding} actions hold units of node {name}; {dead}")
-    trajectories = state.trajectories.values()
-    if there := sum(each.node == name and not each.removing for each in trajectories):
+    if there := sum(not each.removing for each in state.environments.on(name)):
         detail = f"{there} trajectories have their environment on node {name}; {dead}"
         return _Refusal("conflict", detail)
     return None
@@ -85,7 +84,7 @@ def _forget(state: State, node: LiveNode, decisions: list[Decision]) -> None:
     lose_copies(state, name, f"node {name} was forgotten", decisions)
     for holder in list(node.orphans):
         release_orphan(state, name, holder)
-    for trajectory in [each for each in state.trajectories.values() if each.node == name]:
+    for trajectory in state.environments.on(name):
         environment_gone(state, trajectory)
     for resource in state.supply.remove_node(name, state.config.resources):
         state.timers.pacing.pop(resource, None)

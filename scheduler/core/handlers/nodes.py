@@ -159,7 +159,7 @@ def _give_up_actions(state: State, node: LiveNode, why: str, decisions: list[Dec
 def _give_up_trajectories(
     state: State, node: LiveNode, why: str, decisions: list[Decision]
 ) -> None:
-    for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
+    for trajectory in state.environments.on(node.name):
         abandon_environment(state, trajectory, why, decisions)
 
 
@@ -178,7 +178,7 @@ def lose_everything(state: State, node: LiveNode, why: str, decisions: list[Deci
     for holder in list(node.orphans):
         release_orphan(state, node.name, holder)
     lose_copies(state, node.name, why, decisions)
-    for trajectory in [t for t in state.trajectories.values() if t.node == node.name]:
+    for trajectory in state.environments.on(node.name):
         lose_environment(state, trajectory, why, decisions)
     for action_id in sorted(state.supply.on_node.get(node.name, ())):
         _abandon_action(state, action_id, why, decisions, ended=True)

@@ -59,7 +59,7 @@ def open_trajectory(
         config = state.config.pools.get(pool)
         if config is not None and config.move_to_smaller:
             trajectory.needed = {}
-        state.trajectories[key] = trajectory
+        state.add_trajectory(trajectory)
         state.rollouts.note_trajectory(project, name, key)
         state.timers.set(trajectory.expires_at, TimerKind.TRAJECTORY, key)
     elif environment is not None and _declarable(trajectory):

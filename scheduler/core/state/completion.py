@@ -177,7 +177,8 @@ def copy_gone(state: State, trajectory: LiveTrajectory, node: str) -> None:
 
 def lose_copies(state: State, node: str, why: str, decisions: list[Decision]) -> None:
     """End the moves to a node that has lost its state, and forget its copies."""
-    for trajectory in list(state.trajectories.values()):
+    moved = [state.trajectories[key] for key in state.moves.active | state.moves.copied]
+    for trajectory in state.environments.in_order(moved):
         if trajectory.move is not None and trajectory.move.target == node:
             end_move(state, trajectory, why, decisions, gone=node)
         if node in trajectory.copies:
@@ -187,7 +188,7 @@ def lose_copies(state: State, node: str, why: str, decisions: list[Decision]) ->
 def drop_trajectory(state: State, trajectory: LiveTrajectory) -> None:
     """Remove a trajectory whose environment is gone, and release its memory."""
     unbind(state, trajectory)
-    state.trajectories.pop(trajectory.key, None)
+    state.remove_trajectory(trajectory)
     state.critical_paths.ended(trajectory)
     if state.generations.fleets:
         state.generations.finish_trajectory(trajectory.key, state.now)

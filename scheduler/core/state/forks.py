@@ -104,7 +104,7 @@ def _begin(
             metadata=dict(wanted.metadata) if wanted.door else {}, pause_seconds=source.pause_seconds,
             needed=None if source.needed is None else dict(source.needed),
         )  # fmt: skip
-        state.trajectories[key] = child
+        state.add_trajectory(child)
         state.rollouts.note_trajectory(source.project, name, key)
         state.timers.set(child.expires_at, TimerKind.TRAJECTORY, key)
         bind(state, child, source.node)

@@ -14,10 +14,11 @@ from domain.allocation import Allocation
 from domain.errors import InvariantViolation
 from domain.ids import ResourceId, node_resource
 from scheduler.core.advice.status import wait_facts
+from scheduler.core.cycle.pool_policies import keeps_needs
 from scheduler.core.sharing.cohorts import Cohort
 from scheduler.core.sharing.shares import cohort_at
 from scheduler.core.state.generation_invariants import generations_agree
-from scheduler.core.state.lifecycle import is_sequential, queue_key_of
+from scheduler.core.state.lifecycle import current_needs, is_sequential, queue_key_of
 from scheduler.core.state.live import LiveAction, LiveTrajectory
 from scheduler.core.state.model import State
 from scheduler.core.state.moves import held_beside
@@ -35,6 +36,8 @@ def check(state: State) -> None:
         *_nodes_are_in_order(state),
         *_queues_agree(state),
         *_trajectories_agree(state),
+        *_environments_agree(state),
+        *_needs_are_kept(state),
         *_deadlines_are_set(state),
         *_moves_agree(state),
         *_quotas_wake(state),
@@ -204,6 +207,32 @@ def _trajectories_agree(state: State) -> Iterator[str]:
         yield from _forks_agree(trajectory)
 
 
+def _environments_agree(state: State) -> Iterator[str]:
+    """The trajectories on each node are those that name it, in the order in which all were opened."""
+    there: dict[str, list[LiveTrajectory]] = defaultdict(list)
+    for trajectory in state.trajectories.values():
+        if trajectory.node is not None:
+            there[trajectory.node].append(trajectory)
+    if (known := state.environments.nodes) != there.keys():
+        yield f"nodes {sorted(known)} are known to have environments, and {sorted(there)} have"
+    for node, expected in there.items():
+        found = state.environments.on(node)
+        if [id(each) for each in found] != [id(each) for each in expected]:
+            yield f"node {node} is known to have the environments of {[each.key for each in found]}"
+
+
+def _needs_are_kept(state: State) -> Iterator[str]:
+    """What `refresh_needs` leaves out has the needs that it would find."""
+    if state.needs_under is not state.config:
+        return
+    keeps = keeps_needs(state)
+    for live in state.actions.values():
+        if live.granted_at is not None or not keeps(live.action, live.pool):
+            continue
+        if live.needs != (found := current_needs(state, live)):
+            yield f"{live.id} needs {found} and is known to need {live.needs}"
+
+
 def _forks_agree(trajectory: LiveTrajectory) -> Iterator[str]:
     """Forks are made one at a time, without a running command, and each that is due is made."""
     key = trajectory.key
@@ -308,6 +337,8 @@ def _moves_agree(state: State) -> Iterator[str]:
         yield from _is_movable(trajectory)
         if not move.given_up and move.until > state.now and (move.until, key) not in ends:
             yield f"the move of trajectory {key} never ends"
+    if state.moves.copied != {key for key, each in state.trajectories.items() if each.copies}:
+        yield "the trajectories that are known to have copies are not those that have some"
     if state.moves.active - state.trajectories.keys():
         yield "a trajectory that is gone is being moved"
     looks = {(at, subject) for at, kind, subject in pending if kind is TimerKind.MOVES}

@@ -13,7 +13,7 @@ from domain.decisions import Abort, Decision, Grant, Requeue
 from domain.fleets import HOLD_SECONDS
 from domain.ids import ResourceId, node_resource, task_key
 from placement.facts import GenerationRoute
-from scheduler.core.cycle.pool_policies import needs_in
+from scheduler.core.cycle.pool_policies import keeps_needs, needs_in
 from scheduler.core.residency.policy import ResidentSeat
 from scheduler.core.sharing.shares import charge
 from scheduler.core.state.cpu_usage_history import why_light
@@ -92,10 +92,14 @@ def refresh_needs(state: State) -> None:
     """Move waiting actions whose needs have changed to other queues.
 
     A name may have become cluster-wide or stopped being so, a policy may admit at another count, and
-    a count may have become available.
+    a count may have become available. What follows from the configuration alone is left out while that stays: a
+    hundred nodes may join while ten thousand actions wait.
     """
+    is_simple = not (state.sharing.cohorts or state.supply.resident)
+    settled = keeps_needs(state) if is_simple and state.needs_under is state.config else None
+    state.needs_under = state.config if is_simple else None
     for live in state.actions.values():
-        if live.granted_at is not None:
+        if live.granted_at is not None or (settled is not None and settled(live.action, live.pool)):
             continue
         needs = current_needs(state, live)
         if needs != live.needs:
@@ -259,7 +263,7 @@ def bind(state: State, trajectory: LiveTrajectory, node: str) -> None:
     """Bind ``trajectory`` to ``node`` and allocate its memory there, once."""
     if trajectory.node is not None:
         return
-    trajectory.node = node
+    state.environments.put(trajectory, node)
     if trajectory.memory_bytes:
         ledger = state.supply.ledgers[node_resource("memory", node)]
         ledger.allocate(trajectory.holder, trajectory.memory_bytes)
@@ -271,7 +275,8 @@ def unbind(state: State, trajectory: LiveTrajectory) -> None:
         state.supply.ledgers[node_resource("memory", trajectory.node)].release(trajectory.holder)
         state.queues.deferrals.clear()
         state.dirty = True
-    trajectory.node, trajectory.home = None, ()
+    state.environments.put(trajectory, None)
+    trajectory.home = ()
 
 
 def _start_holding(state: State, live: LiveAction) -> None:

@@ -131,9 +131,11 @@ class LiveMove(msgspec.Struct, frozen=True):
     claims: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(slots=True)
-class LiveTrajectory:
-    """A trajectory, its node, and the order of its exec actions (one at a time, by arrival)."""
+class LiveTrajectory(msgspec.Struct, eq=False, gc=False, omit_defaults=True):
+    """A trajectory, its node, and the order of its exec actions (one at a time, by arrival).
+
+    Most fields of most trajectories are as they were made: snapshots leave them out.
+    """
 
     key: TrajectoryKey
     project: str
@@ -149,8 +151,8 @@ class LiveTrajectory:
     home: tuple[int, ...] = ()
     busy: ActionId | None = None
     #: Exec actions that are not granted yet, by arrival; finished ones are dropped lazily.
-    line: list[ActionId] = field(default_factory=list)
-    live: set[ActionId] = field(default_factory=set)
+    line: list[ActionId] = []
+    live: set[ActionId] = msgspec.field(default_factory=set)
     #: Why it is closed; it accepts no actions then.
     closing: str | None = None
     #: It is closed because its environment was lost, not by request.
@@ -158,17 +160,17 @@ class LiveTrajectory:
     #: `RemoveEnvironment` was sent to the node.
     removing: bool = False
     #: Forks of it, in the order of their requests; the node makes the first one while `forking` names it.
-    forks: list[ForkRequest] = field(default_factory=list)
+    forks: list[ForkRequest] = []
     #: Request of the fork that its node makes now, of it or into it: its exec actions wait.
     forking: str = ""
     #: Move of its environment that is on its way: its exec actions and forks wait.
     move: LiveMove | None = None
     #: Requests for files that arrived during it; they are answered when it ends.
-    file_requests: list[FileRequested] = field(default_factory=list)
+    file_requests: list[FileRequested] = []
     #: Number of moves that were begun.
     moves: int = 0
     #: Nodes that are to remove a copy of its environment, and hold its memory until they have.
-    copies: list[str] = field(default_factory=list)
+    copies: list[str] = []
     #: Code of `domain.moves` for which it was not moved, how often that failed in a row, and until when it is not tried again.
     stays: str = ""
     failed_moves: int = 0
@@ -181,12 +183,12 @@ class LiveTrajectory:
     #: Facade that it was opened through; empty: the native API.
     door: str = ""
     #: Metadata of one that was opened through a facade; of others it is not kept here.
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = {}
     #: At its end it is paused for so long; 0: it ends.
     pause_seconds: float = 0.0
     paused_at: float | None = None
     #: Cluster-wide resource → units of its latest lease there, which the next one prefers.
-    seats: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    seats: dict[str, tuple[int, ...]] = {}
     #: Of pools whose policy orders by trajectories (`critical_paths`): actions submitted so far, and when it
     #: is predicted to end.
     submitted: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -132,6 +132,52 @@ class Resizing:
 
 
 @dataclass(slots=True)
+class EnvironmentsOfNodes:
+    """Trajectories by the node of their environment. It follows from the trajectories, so no snapshot has it."""
+
+    _on: dict[str, dict[TrajectoryKey, LiveTrajectory]] = field(default_factory=dict)
+    #: Numbers of the open trajectories, in the order in which they were opened.
+    _numbers: dict[TrajectoryKey, int] = field(default_factory=dict)
+    _opened: int = 0
+
+    def put(self, trajectory: LiveTrajectory, node: str | None) -> None:
+        """Record that the environment of ``trajectory`` is on ``node`` now, or nowhere."""
+        before = trajectory.node
+        if before is not None:
+            del self._on[before][trajectory.key]
+            if not self._on[before]:
+                del self._on[before]
+        trajectory.node = node
+        if node is not None:
+            self._on.setdefault(node, {})[trajectory.key] = trajectory
+
+    def enter(self, trajectory: LiveTrajectory) -> None:
+        """Record a trajectory that was opened or restored."""
+        self._opened += 1
+        self._numbers[trajectory.key] = self._opened
+        if trajectory.node is not None:
+            self._on.setdefault(trajectory.node, {})[trajectory.key] = trajectory
+
+    def leave(self, key: TrajectoryKey) -> None:
+        """Forget a trajectory without an environment."""
+        del self._numbers[key]
+
+    def in_order(self, trajectories: Iterable[LiveTrajectory]) -> list[LiveTrajectory]:
+        """Return ``trajectories`` in the order of `State.trajectories`."""
+        numbers = self._numbers
+        return sorted(trajectories, key=lambda each: numbers[each.key])
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """Nodes with environments."""
+        return self._on.keys()
+
+    def on(self, *nodes: str) -> list[LiveTrajectory]:
+        """Return the trajectories with their environment on one of ``nodes``, in the order of `State.trajectories`."""
+        return self.in_order(each for node in nodes for each in self._on.get(node, {}).values())
+
+
+@dataclass(slots=True)
 class PendingMoves:
     """What the next pass looks at to move environments (`state.moves`), and the moves on their way."""
 
@@ -143,6 +189,8 @@ class PendingMoves:
     due: float | None = None
     #: Trajectories that are being moved.
     active: set[TrajectoryKey] = field(default_factory=set)
+    #: Trajectories of which nodes are to remove copies.
+    copied: set[TrajectoryKey] = field(default_factory=set)
 
     @property
     def wanted(self) -> bool:
@@ -184,12 +232,16 @@ class State:
 
     supply: Supply
     config: Config = field(default_factory=default_config)
+    #: Configuration at the last look at the needs of all actions, unless projects shared anything or units kept residents
+    #: (`lifecycle.refresh_needs`); not part of a snapshot.
+    needs_under: Config | None = None
     now: float = 0.0
     arrivals: int = 0
     #: Something was released, queued or reconfigured since the last cycle.
     dirty: bool = False
     actions: dict[ActionId, LiveAction] = field(default_factory=dict)
     trajectories: dict[TrajectoryKey, LiveTrajectory] = field(default_factory=dict)
+    environments: EnvironmentsOfNodes = field(default_factory=EnvironmentsOfNodes)
     #: Finished trajectories, and cancels without an action, by name.
     tombstones: dict[str, Tombstone] = field(default_factory=dict)
     queues: Queues = field(default_factory=Queues)
@@ -252,6 +304,16 @@ class State:
         if action.trajectory is None:
             return None
         return self.trajectories.get(trajectory_key(action.project, action.trajectory))
+
+    def add_trajectory(self, trajectory: LiveTrajectory) -> None:
+        """Add a trajectory that was opened or restored."""
+        self.trajectories[trajectory.key] = trajectory
+        self.environments.enter(trajectory)
+
+    def remove_trajectory(self, trajectory: LiveTrajectory) -> None:
+        """Remove a trajectory whose environment is gone."""
+        del self.trajectories[trajectory.key]
+        self.environments.leave(trajectory.key)
 
     def holding(self, resource: ResourceId) -> Iterator[LiveAction]:
         """Yield the live actions that hold units of ``resource``."""

@@ -91,7 +91,7 @@ def begin_moves(state: State, decisions: list[Decision]) -> None:
     """Begin the moves that can begin now, after a change of the state."""
     moves = state.moves
     if moves.all:
-        found = list(state.trajectories.values())
+        found = state.environments.on(*state.supply.finishing)
     else:
         found = [state.trajectories[key] for key in moves.idle if key in state.trajectories]
     everything, moves.all = moves.all, False
@@ -323,8 +323,9 @@ def received(state: State, trajectory: LiveTrajectory, decisions: list[Decision]
     if move.claims:
         trajectory.refused_moves, trajectory.waits_until = 0, 0.0
         state.rebalancing.note(state.now, move)
-    trajectory.copies.append(source)
-    trajectory.node, trajectory.home = move.target, ()
+    _add_copy(state, trajectory, source)
+    state.environments.put(trajectory, move.target)
+    trajectory.home = ()
     _forget(state, trajectory)
     trajectory.stays, trajectory.failed_moves, trajectory.stays_until = "", 0, 0.0
     state.supply.nodes[source].moved += 1
@@ -364,7 +365,7 @@ def end_move(
     if lives_on:
         decisions.append(_ended(trajectory, move, source, source, why))
     if move.packed and gone != move.target:
-        trajectory.copies.append(move.target)
+        _add_copy(state, trajectory, move.target)
         decisions.append(_ended(trajectory, move, move.target, lives_on, why))
     elif move.target:
         _release(state, trajectory, move.target)
@@ -440,9 +441,16 @@ def _release(state: State, trajectory: LiveTrajectory, node: str) -> None:
         state.dirty = True
 
 
+def _add_copy(state: State, trajectory: LiveTrajectory, node: str) -> None:
+    trajectory.copies.append(node)
+    state.moves.copied.add(trajectory.key)
+
+
 def drop_copy(state: State, trajectory: LiveTrajectory, node: str) -> None:
     """Release the memory of a copy that is gone."""
     trajectory.copies.remove(node)
+    if not trajectory.copies:
+        state.moves.copied.discard(trajectory.key)
     _release(state, trajectory, node)
 
 

@@ -147,11 +147,13 @@ def load(data: bytes, make_ledger: MakeLedger) -> Machine:
     state.supply.nodes = {node.name: node for node in snapshot.nodes}
     for name in state.supply.nodes:
         state.supply.order.touch(name)
-    state.trajectories = {t.key: t for t in snapshot.trajectories}
+    for each in snapshot.trajectories:
+        state.add_trajectory(each)
     state.moves.due = snapshot.moves_due
     state.rebalancing.due = snapshot.rebalance_due
     state.rebalancing.seconds = snapshot.rebalance_seconds
     state.moves.active = {t.key for t in snapshot.trajectories if t.move is not None}
+    state.moves.copied = {t.key for t in snapshot.trajectories if t.copies}
     _restore_backends(state, snapshot)
     _restore_fleets(state, snapshot)
     _restore_ledgers(state, snapshot)

@@ -31,8 +31,8 @@ from domain.resources import MILLI, Cost, parse_units
 from domain.rewards import JUNIT, RewardRule, check_no_reward_of_session, check_reward
 from domain.services import GpuService, check_service_call, service_name
 from domain.snapshots import SNAPSHOT_NAME
-from scheduler.core.state.demand import PoolCapacity, check_feasible
-from scheduler.runtime.capacity import CapacityView
+from scheduler.core.state.demand import check_feasible
+from scheduler.runtime.capacity import CapacityView, OffersOfPools
 from scheduler.runtime.gateway.request_parsing import json_text
 from scheduler.runtime.gateway.session_checks import check_session
 
@@ -65,6 +65,7 @@ class Admission:
 
     def __init__(self) -> None:
         self.view = CapacityView(0, {"default": "default"}, {"default": []}, {})
+        self._offers = OffersOfPools()
         #: Largest limit of an output stream.
         self.output_bytes = MAX_INLINE_OUTPUT_BYTES
 
@@ -203,10 +204,7 @@ class Admission:
         if not cost and not memory:
             return
         config = Config(resources=self.view.resources)
-        capacity = PoolCapacity(tuple(self.view.pools.get(pool, ())))
-        if capacity.nodes:
-            capacity = PoolCapacity((*capacity.nodes, *self.view.group_nodes.get(pool, ())))
-        check_feasible(cost, memory, config, pool, capacity)
+        check_feasible(cost, memory, config, pool, self._offers.of(self.view, pool))
 
 
 def _check_sizes(payload: ActionRequest) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import monotonic, time
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 import redis
@@ -23,7 +24,7 @@ from scheduler.core.state.rollouts import LiveRolloutWorker
 from scheduler.runtime.capacity import capacity_of
 from scheduler.runtime.liveness import show_life
 from scheduler.runtime.loop.inbox import Inbox
-from scheduler.runtime.loop.leadership import Leadership
+from scheduler.runtime.loop.leadership import AsideWrite, Leadership
 from scheduler.runtime.loop.loop_stats import PASS_BOUNDS, LoopStats
 from scheduler.runtime.loop.recovery import StoredSnapshot
 from scheduler.runtime.loop.term import Term
@@ -55,7 +56,17 @@ JOURNAL_RETENTION_SECONDS = 900.0
 #: A forgotten node that returns within this time reads that it was forgotten, and cleans up.
 FORGOTTEN_SECONDS = 30 * 86400
 
+#: A snapshot of more bytes is written in a thread: Redis takes as long for it as for hundreds of passes.
+ASIDE_BYTES = 1_000_000
+
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class _Covered(NamedTuple):
+    """Up to which entry of the journal a snapshot goes, and when it was begun."""
+
+    journal_id: str
+    began: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class Housekeeping:
         self._decided_before = stats.decided_seconds - replay_seconds
         self._snapshot_seconds = 0.0
         self._snapshots_from = monotonic() + FIRST_SNAPSHOT_SECONDS
+        #: A snapshot on its way.
+        self._writing: tuple[AsideWrite, _Covered] | None = None
         self._durability_at = 0.0
         self._redis_risks = ""
         #: Place of the inbox in the last sign of life, and when the next one is due at the latest.
@@ -117,8 +130,8 @@ class Housekeeping:
         self._check_durability()
         if self._inbox.settled_id != self._shown_id or monotonic() >= self._life_due_at:
             self.show_life()
-        if self._needs_snapshot():
-            self.snapshot()
+        if not self._is_writing() and self._needs_snapshot():
+            self.snapshot(aside_bytes=ASIDE_BYTES)
         return self._lost_and_returned()
 
     def _needs_snapshot(self) -> bool:
@@ -189,9 +202,12 @@ class Housekeeping:
             pipeline.expire(f"{stream}:position", FORGOTTEN_SECONDS)
             pipeline.execute()
 
-    def snapshot(self) -> None:
-        """Store the machine's state, and trim the journal behind it."""
-        term, began = self._term, monotonic()
+    def snapshot(self, *, aside_bytes: float = inf) -> None:
+        """Store the machine's state, and trim the journal behind it; one of ``aside_bytes`` is stored later."""
+        self._leadership.finish_aside()
+        self._is_writing()
+        term = self._term
+        covered = _Covered(term.journal_id, monotonic())
         self._decided_before = self._stats.decided_seconds
         if term.seq == self._snapshot_seq:
             return
@@ -202,10 +218,28 @@ class Housekeeping:
             snapshot.dump(term.machine),
             self._inbox.settled_part,
         )
-        self._leadership.put(self._keys.snapshot, _encode(stored))
-        self._snapshot_seq = term.seq
-        self._journal.trim(term.journal_id, self._retention.seconds, self._retention.consumers)
-        self._snapshot_seconds = monotonic() - began
+        body, self._snapshot_seq = _encode(stored), term.seq
+        if len(body) >= aside_bytes:
+            self._writing = self._leadership.put_aside(self._keys.snapshot, body), covered
+            return
+        self._leadership.put(self._keys.snapshot, body)
+        self._after_snapshot(covered)
+
+    def _is_writing(self) -> bool:
+        """Return whether a snapshot is on its way; finish one that has arrived. Raises redis.RedisError."""
+        if self._writing is None:
+            return False
+        write, covered = self._writing
+        if write.is_alive():
+            return True
+        self._writing = None
+        write.check()
+        self._after_snapshot(covered)
+        return False
+
+    def _after_snapshot(self, covered: _Covered) -> None:
+        self._journal.trim(covered.journal_id, self._retention.seconds, self._retention.consumers)
+        self._snapshot_seconds = monotonic() - covered.began
 
     def publish_capacity(self) -> None:
         """Store the capacity of each pool for web processes."""

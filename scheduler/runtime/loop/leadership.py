@@ -26,6 +26,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
@@ -85,6 +86,7 @@ class Leadership:
         #: Instant of the newest write, each of which renews the lease.
         self.renewed_at = float("-inf")
         self._connection = RedisConnection(self.client)
+        self._aside: AsideWrite | None = None
         self._elect = self.client.register_script(ELECT)
         self._renew = self.client.register_script(RENEW)
         self._commit = self.client.register_script(COMMIT)
@@ -134,6 +136,21 @@ class Leadership:
     def put(self, key: str, value: bytes) -> None:
         """Set ``key``."""
         self._fenced(self._put, [self.keys.epoch, self.keys.leader, key], [value])
+
+    def put_aside(self, key: str, value: bytes) -> AsideWrite:
+        """Set ``key`` in a thread, after what was set so before; `finish_aside` waits for it."""
+        self.finish_aside()
+        keys = [self.keys.epoch, self.keys.leader, key]
+        # Of this epoch: once another process leads, it is refused however late it arrives.
+        self._aside = AsideWrite(partial(self._put, keys=keys, args=[*self._mine(), value]))
+        self._aside.start()
+        return self._aside
+
+    def finish_aside(self) -> None:
+        """Wait for what a thread writes: an older snapshot must not replace a later one."""
+        if self._aside is not None:
+            self._aside.join()
+            self._aside = None
 
     def set_aside(self, letter: DeadLetter) -> None:
         """Store a message that cannot be read, once."""
@@ -247,6 +264,27 @@ class Leadership:
         if "FENCED" in str(error):
             return Fenced(f"epoch {self.epoch} is over: another leader writes")
         return error
+
+
+class AsideWrite(Thread):
+    """Writes one large value while the loop goes on: it takes Redis as long as hundreds of passes."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        super().__init__(name="aside-write", daemon=True)
+        self._write = write
+        self._error: redis.RedisError | None = None
+
+    def run(self) -> None:
+        """Write it."""
+        try:
+            self._write()
+        except redis.RedisError as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what the write raised. Call it once the thread has ended."""
+        if self._error is not None:
+            raise self._error
 
 
 def _texts(ids: list[bytes]) -> list[str]:

@@ -37,8 +37,8 @@ def drain_progress(state: State) -> dict[str, DrainProgress]:
         return {}
     moving: Counter[str] = Counter()
     stays: dict[str, Counter[str]] = defaultdict(Counter)
-    for each in state.trajectories.values():
-        if each.node is None or each.node not in draining or each.removing:
+    for each in state.environments.on(*draining):
+        if each.node is None or each.removing:
             continue
         if each.move is not None:
             moving[each.node] += 1

@@ -218,6 +218,7 @@ class SchedulerLoop:
     def take_over(self, progress: Callable[[], None] = lambda: None) -> None:
         """Recover the machine from the journal. The first thing a new leader does."""
         started = perf_counter()
+        self.leadership.finish_aside()
         self.leadership.release_held()
         recovered = self._standby.take(progress) or recover(
             self._client, self._keys, self._make_ledger, self._config, progress

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from domain.codec import encode
+from domain.errors import Fenced
 from domain.events import TimeAdvanced
 from domain.redis_keys import Keys
 from managers.registry import load
@@ -143,3 +144,63 @@ def test_a_snapshot_is_taken_when_a_replay_would_take_long(
         loop.housekeeping._next = 0.0
         loop.housekeeping.due()
         assert (redis_client.get(keys.snapshot) is not None) == taken
+
+
+def a_large_snapshot_on_its_way(
+    client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> tuple[SchedulerLoop, Event]:
+    """Return a loop that writes a snapshot in a thread, and what lets Redis have it."""
+    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 1)
+    monkeypatch.setattr(housekeeping, "ASIDE_BYTES", 1)
+    loop, released = loop_of(client, keys, "first"), Event()
+    assert loop.leadership.try_elect()
+    loop.take_over()
+    put = loop.leadership._put
+
+    def put_once_released(**arguments: Any) -> Any:
+        assert released.wait(120)
+        return put(**arguments)
+
+    monkeypatch.setattr(loop.leadership, "_put", put_once_released)
+    client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
+    loop.run_once(0.01)
+    loop.housekeeping._next = 0.0
+    loop.housekeeping.due()
+    return loop, released
+
+
+def test_a_loop_goes_on_while_a_large_snapshot_is_written(
+    redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, released = a_large_snapshot_on_its_way(redis_client, keys, monkeypatch)
+    seq = loop.term.seq
+    redis_client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
+    loop.run_once(0.01)
+    assert loop.term.seq > seq
+    assert redis_client.get(keys.snapshot) is None
+
+    released.set()
+    loop.leadership.finish_aside()
+    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 100)
+    loop.housekeeping._next = 0.0
+    loop.housekeeping.due()
+
+    recovered = recover(redis_client, keys, load(()).make_ledger, CONFIG)
+    assert recovered.seq == loop.term.seq
+    assert recovered.replayed == loop.term.seq - seq
+
+
+def test_a_snapshot_that_is_late_is_refused_once_another_process_leads(
+    redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, released = a_large_snapshot_on_its_way(redis_client, keys, monkeypatch)
+    redis_client.delete(keys.leader)
+    wait_until_elected(loop_of(redis_client, keys, "second").leadership)
+
+    released.set()
+    loop.leadership.finish_aside()
+    loop.housekeeping._next = 0.0
+
+    with pytest.raises(Fenced):
+        loop.housekeeping.due()
+    assert redis_client.get(keys.snapshot) is None

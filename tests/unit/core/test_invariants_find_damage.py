@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from domain.action import ActionState
 from domain.allocation import Allocation
 from domain.errors import InvariantViolation
-from domain.ids import ActionId, ResourceId
+from domain.ids import ActionId, ResourceId, trajectory_key
 from scheduler.core.state import invariants
 from scheduler.core.state.model import State
 from scheduler.core.state.timers import Timers
@@ -110,6 +111,28 @@ def _no_wake(state: State) -> None:
 @damage("a silent node is waited for", "is silent without a deadline")
 def _silent(state: State) -> None:
     state.supply.nodes["n1"].lost_at = state.now
+
+
+@damage("a trajectory is on another node than is known", "are known to have environments")
+def _elsewhere(state: State) -> None:
+    state.trajectories[trajectory_key("default", "t1")].node = None
+
+
+@damage("a node knows an environment twice", "is known to have the environments of")
+def _known_twice(state: State) -> None:
+    running = state.trajectories[trajectory_key("default", "t1")]
+    state.environments.enter(replace(running, key=trajectory_key("default", "t2")))
+
+
+@damage("an action needs less than is known", "is known to need")
+def _other_needs(state: State) -> None:
+    alone = state.actions[ActionId("alone")]
+    alone.needs = alone.needs._replace(on_node=(("cpu", 2000),))
+
+
+@damage("a copy is not known", "known to have copies")
+def _unknown_copy(state: State) -> None:
+    state.moves.copied.add(trajectory_key("default", "t1"))
 
 
 def a_busy_state() -> State:
