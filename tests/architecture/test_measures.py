@@ -45,7 +45,7 @@ WORDS_FOUND = 0
 #: doctor of clusters and users of Redis, 206,000 before join tokens and the revocation of nodes, the replacement of outdated nodes,
 #: the object store and clients of several gateways, 209,500 before moves of idle environments, trees, results and images by the object
 #: store, replicas that confirm, and elastic groups of several shapes, 214,500 before moves of containers.
-PRODUCT_LINES = 214_710
+PRODUCT_LINES = 216_500
 
 Figure = Callable[[str, int], None]
 
