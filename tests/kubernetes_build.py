@@ -32,7 +32,9 @@ NEEDED: Final = {"go": "golang-go", "gcc": "gcc libc6-dev", "etcd": "etcd-server
 _PACKAGE: Final = "k8s.io/kubernetes"
 #: The schema that the API server publishes is in no archive: `make` of Kubernetes writes it.
 _SCHEMA: Final = f"{_PACKAGE}/pkg/generated/openapi"
-_NO_SCHEMA: Final = re.compile(r"vendor/k8s\.io/(code-generator|sample-apiserver|gengo|kube-openapi)/")
+_NO_SCHEMA: Final = re.compile(
+    r"vendor/k8s\.io/(code-generator|sample-apiserver|gengo|kube-openapi)/"
+)
 
 
 def folder() -> Path:

@@ -26,7 +26,7 @@ import httpx
 import yaml
 
 from tests.kubernetes_build import folder
-from tests.kubernetes_machine import KubernetesMachine
+from tests.kubernetes_machine import PREFIX, KubernetesMachine
 from tests.ports import free_port
 
 START_WITHIN_SECONDS: Final = 180.0
@@ -43,7 +43,7 @@ class KubernetesCluster:
     """One cluster. Its machines are ``machine-1`` (label ``zone: a``), ``machine-2``, …"""
 
     def __init__(self, machines: int = 1) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="tangram-kubernetes-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.directory.chmod(0o755)
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -72,7 +72,14 @@ class KubernetesCluster:
         return self
 
     def ask(
-        self, method: str, path: str, body: object = None, *, check: bool = True, accept: str = "application/json", **parameters: str
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        check: bool = True,
+        accept: str = "application/json",
+        **parameters: str,
     ) -> httpx.Response:
         """Send a request of the operator; a PATCH is one of strategic merge. Raises RuntimeError for a refusal, with ``check``."""
         if self._client is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import yaml
 
 from tests.architecture.tree import ROOT
@@ -23,8 +24,8 @@ IMAGE: Final = "tangram-tests-host:1"
 _PAUSE: Final = "tangram-tests-pause:1"
 _LINKS: Final = ("bin", "sbin", "lib", "lib64")
 _FILES: Final = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
-#: The kubelet gives containers a lower score for the killer of processes than its own, which takes a right that this machine may
-#: lack (CAP_SYS_RESOURCE): they get its own.
+#: An OCI runtime. Kubelet and Docker give containers what a root user may do elsewhere, but not on a machine without CAP_SYS_RESOURCE:
+#: a lower score for the killer of processes than their own, and with `privileged` that capability.
 _RUNTIME: Final = """
 import json, os, sys
 if "create" in sys.argv:
@@ -33,11 +34,20 @@ if "create" in sys.argv:
         config = json.load(file)
     with open("/proc/self/oom_score_adj") as file:
         own = int(file.read())
-    config["process"]["oomScoreAdj"] = max(own, config["process"].get("oomScoreAdj", own))
+    with open("/proc/self/status") as file:
+        (held,) = [int(line.split()[1], 16) for line in file if line.startswith("CapEff:")]
+    process = config["process"]
+    process["oomScoreAdj"] = max(own, process.get("oomScoreAdj", own))
+    if not held >> 24 & 1:
+        for names in process["capabilities"].values():
+            names[:] = [name for name in names if name != "CAP_SYS_RESOURCE"]
     with open(path, "w") as file:
         json.dump(config, file)
 os.execvp("runc", ["runc", *sys.argv[1:]])
 """
+
+#: Of the folder of a cluster.
+PREFIX: Final = "tangram-kubernetes-"
 
 Object = dict[str, Any]
 
@@ -51,11 +61,17 @@ class KubernetesMachine:
         self._at = directory / name
         self._kubeconfig = kubeconfig
         runtime = self._at / "runtime"
-        self._engine = DockerEngine(options=("--add-runtime", f"tests={runtime}", "--default-runtime", "tests"))  # fmt: skip
+        # With another driver of logs the kubelet has no links to them in /var/log, which all kubelets of a machine share.
+        self._engine = DockerEngine(
+            options=("--add-runtime", f"tests={runtime}", "--default-runtime", "tests", "--log-driver=local")
+        )  # fmt: skip
         self._kubelet: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the engine and the kubelet."""
+        """Start the engine and the kubelet. Raises RuntimeError beside another Kubernetes: both would use folders of the system."""
+        others = [each.pid for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "kubelet" and not _is_of_tests(each.info["cmdline"])]  # fmt: skip
+        if others:
+            raise RuntimeError(f"a kubelet runs on this machine (process {others[0]})")
         self._at.mkdir()
         runtime = self._at / "runtime"
         (self._at / "runtime.py").write_text(_RUNTIME)
@@ -103,15 +119,23 @@ def host_pod(*shared: Path) -> Object:
 
     ``shared``: further folders that it may write.
     """
-    folders = [*dict.fromkeys([Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), ROOT, *shared])]
+    folders = [
+        *dict.fromkeys([Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), ROOT, *shared])
+    ]
     outer = [each for each in folders if not any(each != other and each.is_relative_to(other) for other in folders)]  # fmt: skip
     volumes = [{"name": f"host-{number}", "hostPath": {"path": str(each)}} for number, each in enumerate(outer)]  # fmt: skip
-    mounts = [{"name": f"host-{number}", "mountPath": str(each)} for number, each in enumerate(outer)]
+    mounts = [
+        {"name": f"host-{number}", "mountPath": str(each)} for number, each in enumerate(outer)
+    ]
     return {
         "hostNetwork": True, "terminationGracePeriodSeconds": 10, "enableServiceLinks": False,
         "containers": [{"name": "node", "image": IMAGE, "imagePullPolicy": "Never", "volumeMounts": mounts}],
         "volumes": volumes,
     }  # fmt: skip
+
+
+def _is_of_tests(command: list[str] | None) -> bool:
+    return any(word.startswith("--config=") and PREFIX in word for word in command or ())
 
 
 def _settings(at: Path) -> Object:
@@ -124,7 +148,7 @@ def _settings(at: Path) -> Object:
         "makeIPTablesUtilChains": False,
         # This machine may be nearly full without being short of anything.
         "evictionHard": {"nodefs.available": "1Mi"}, "imageGCHighThresholdPercent": 100,
-        "volumePluginDir": str(at / "plugins"), "nodeStatusUpdateFrequency": "2s", "nodeLeaseDurationSeconds": 10,
+        "volumePluginDir": str(at / "plugins"), "nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s", "nodeLeaseDurationSeconds": 10,
         "featureGates": {"ProcMountType": True},
     }  # fmt: skip
 

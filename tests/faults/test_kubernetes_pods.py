@@ -183,9 +183,8 @@ def test_a_drained_machine_is_left_once_its_trajectories_have_ended(pods: Pods) 
 
 def test_a_group_of_none_leaves_nothing(pods: Pods) -> None:
     pods.want(0)
-    wait_until(lambda: not pods.pods(), "pods do not end")
-    for path in (SETS, SECRETS):
+    wait_until(lambda: not pods.instances(), "instances do not end")
+    for path in (PODS, SETS, SECRETS):
         assert pods.cluster.ask("GET", path, labelSelector="tangram/group").json()["items"] == []
-    wait_until(lambda: not pods.instances(), "instances are listed")
     left = [each for each in psutil.process_iter(["cmdline"]) if any(word.startswith("batch-") and word.endswith("@%h") for word in each.info["cmdline"] or [])]  # fmt: skip
     assert left == []

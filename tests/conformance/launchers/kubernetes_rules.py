@@ -123,7 +123,9 @@ def test_a_list_has_pages_and_may_have_metadata_alone(ask: Ask) -> None:
         ask("POST", SECRETS, secret(name, of=label))
     first = ask("GET", SECRETS, limit="2", labelSelector=f"of={label}").json()
     more = first["metadata"]["continue"]
-    second = ask("GET", SECRETS, limit="2", labelSelector=f"of={label}", **{"continue": more}).json()
+    second = ask(
+        "GET", SECRETS, limit="2", labelSelector=f"of={label}", **{"continue": more}
+    ).json()
     assert [each["metadata"]["name"] for each in [*first["items"], *second["items"]]] == sorted(names)  # fmt: skip
     assert not second["metadata"].get("continue")
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"

@@ -133,7 +133,9 @@ class Store:
     def _is_owned(self, pod: Object) -> bool:
         """Whether its set is there; else the pod is deleted, and ends as a pod that is deleted does."""
         (owner,) = pod["metadata"]["ownerReferences"]
-        found = self.objects.get(("statefulsets", f"{pod['metadata']['namespace']}/{owner['name']}"))
+        found = self.objects.get(
+            ("statefulsets", f"{pod['metadata']['namespace']}/{owner['name']}")
+        )
         return "deletionTimestamp" in pod["metadata"] or (found is not None and found["metadata"]["uid"] == owner["uid"])  # fmt: skip
 
     def _of_set(self, found: Object) -> None:

@@ -132,7 +132,9 @@ def test_an_instance_reserves_what_it_declares_and_has_its_variables_from_a_secr
     name = group.launch()
     group.running(1)
     (container,) = pod_of(cluster, group, name)["spec"]["containers"]
-    assert container["resources"]["limits"]["cpu"] == container["resources"]["requests"]["cpu"] == "1"
+    assert (
+        container["resources"]["limits"]["cpu"] == container["resources"]["requests"]["cpu"] == "1"
+    )
     assert [each["name"] for each in container["env"]] == ["TANGRAM_HOME"]
     chosen = f"{INSTANCE}={set_of(group, name)}"
     listed = cluster.ask("GET", SECRETS, labelSelector=chosen)
