@@ -34,7 +34,7 @@ START_WITHIN_SECONDS: Final = 180.0
 SILENT_SECONDS: Final = 16
 _ADMIN: Final = "system:masters"
 #: Where the controllers make volumes; only theirs is deleted.
-_VOLUMES: Final = Path("/tmp/hostpath_pv")  # noqa: S108 - fixed in the controller
+_VOLUMES: Final = Path("/tmp/hostpath_pv")
 
 Object = dict[str, Any]
 
