@@ -3,9 +3,9 @@
 Debian 12 is the last release whose source package has all that the API server needs; Debian's own packages of it end with kubectl.
 It is Kubernetes 1.20, from before the minimum that docs/clusters.md names: what later versions added is not tested by it.
 
-    python -m tests.kubernetes_build        # some 20 minutes on two cores, 5 GB in a temporary folder while it lasts
+    python -m tests.kubernetes_build        # 5 min of CPU time; 3 GB in a temporary folder while it lasts
 
-The programs are kept in a folder of the cache; `TANGRAM_TEST_KUBERNETES` may name another one that has them.
+`./tangram test --long` does that when they are missing. The programs are kept in a folder of the cache; `TANGRAM_TEST_KUBERNETES` may name another one that has them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,18 @@ def folder() -> Path:
 
 def skip_without_programs() -> None:
     """Leave a test out, as one that this machine cannot run, where Kubernetes is not built."""
-    if missing := [name for name in (*PROGRAMS, "pause") if not (folder() / name).exists()]:
+    if missing := _missing():
         raise NotRun(
             f"{', '.join(missing)} not in {folder()}: python -m tests.kubernetes_build builds Kubernetes"
         )
     if missing := [name for name in ("etcd", "dockerd") if shutil.which(name) is None]:
         raise NotRun(f"{', '.join(missing)} not installed")
+    if os.geteuid() != 0 or not Path("/sys/fs/cgroup/memory").exists():
+        raise NotRun("a kubelet needs root and control groups of version 1")
+
+
+def _missing() -> list[str]:
+    return [name for name in (*PROGRAMS, "pause") if not (folder() / name).exists()]
 
 
 def build(there: Path) -> None:
@@ -127,5 +133,6 @@ def _said(*command: str, at: Path | None = None, environment: Mapping[str, str] 
 
 
 if __name__ == "__main__":
-    build(folder())
+    if _missing():
+        build(folder())
     sys.stdout.write(f"{folder()}\n")

@@ -26,7 +26,7 @@ import httpx
 import yaml
 
 from tests.kubernetes_build import folder
-from tests.kubernetes_machine import PREFIX, KubernetesMachine
+from tests.kubernetes_machine import LOGS, PREFIX, KubernetesMachine, remove_folders_of_kubelets
 from tests.ports import free_port
 
 START_WITHIN_SECONDS: Final = 180.0
@@ -139,8 +139,9 @@ class KubernetesCluster:
             ending.callback(shutil.rmtree, self.directory, ignore_errors=True)
             for process in self._processes.values():
                 ending.callback(end, process)
-            for volume in self._volumes():
-                ending.callback(shutil.rmtree, volume, ignore_errors=True)
+            ending.callback(remove_folders_of_kubelets)
+            for each in self._left():
+                ending.callback(shutil.rmtree, each, ignore_errors=True)
             for machine in self.machines:
                 ending.callback(machine.stop)
             if self._client is not None:
@@ -161,11 +162,14 @@ class KubernetesCluster:
             for each in sorted(self.directory.glob("*.log"))
         )
 
-    def _volumes(self) -> list[Path]:
+    def _left(self) -> list[Path]:
+        """Return the folders of the system that volumes and logs of pods have."""
         with contextlib.suppress(RuntimeError, httpx.HTTPError, OSError):
             listed = self.get("/api/v1/persistentvolumes")["items"]
             paths = [Path(each["spec"].get("hostPath", {}).get("path", "/")) for each in listed]
-            return [each for each in paths if each.is_relative_to(_VOLUMES)]
+            pods = [each["metadata"] for each in self.get("/api/v1/pods")["items"]]
+            logs = [LOGS / f"{pod['namespace']}_{pod['name']}_{pod['uid']}" for pod in pods]
+            return [each for each in paths if each.is_relative_to(_VOLUMES)] + logs
         return []
 
     def _write(self) -> None:

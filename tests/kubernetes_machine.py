@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
@@ -48,6 +49,9 @@ os.execvp("runc", ["runc", *sys.argv[1:]])
 
 #: Of the folder of a cluster.
 PREFIX: Final = "tangram-kubernetes-"
+#: All kubelets of a machine have these, whatever their settings.
+LOGS: Final = Path("/var/log/pods")
+_PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 
 Object = dict[str, Any]
 
@@ -69,7 +73,7 @@ class KubernetesMachine:
 
     def start(self) -> None:
         """Start the engine and the kubelet. Raises RuntimeError beside another Kubernetes: both would use folders of the system."""
-        others = [each.pid for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "kubelet" and not _is_of_tests(each.info["cmdline"])]  # fmt: skip
+        others = [each.pid for each in _kubelets() if not _is_of_tests(each.info["cmdline"])]
         if others:
             raise RuntimeError(f"a kubelet runs on this machine (process {others[0]})")
         self._at.mkdir()
@@ -132,6 +136,21 @@ def host_pod(*shared: Path) -> Object:
         "containers": [{"name": "node", "image": IMAGE, "imagePullPolicy": "Never", "volumeMounts": mounts}],
         "volumes": volumes,
     }  # fmt: skip
+
+
+def remove_folders_of_kubelets() -> None:
+    """Remove what the last kubelet of the machine has left in folders of the system."""
+    if _kubelets():
+        return
+    for name in ("DEPRECATION", "kubelet.sock", "kubelet_internal_checkpoint"):
+        (_PLUGINS / name).unlink(missing_ok=True)
+    for path in (_PLUGINS, _PLUGINS.parent, LOGS, LOGS.with_name("containers")):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _kubelets() -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "kubelet"]  # fmt: skip
 
 
 def _is_of_tests(command: list[str] | None) -> bool:
