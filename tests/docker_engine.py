@@ -74,12 +74,16 @@ def missing_programs() -> list[str]:
 class DockerEngine:
     """One engine; its containers and images are removed with it."""
 
-    def __init__(self, *, networks: bool = False, remapped: bool = False) -> None:
+    def __init__(
+        self, *, networks: bool = False, remapped: bool = False, options: Iterable[str] = ()
+    ) -> None:
+        """``options``: further ones of dockerd."""
         self.directory = Path(tempfile.mkdtemp(prefix="tangram-docker-"))
         #: Whether users of containers are mapped to users without rights on the host.
         self.remapped = remapped
         #: Whether it can make networks, in a namespace of its own.
         self.networks = networks
+        self.options = tuple(options)
         #: Control group of its containers, unless they name one.
         self.group = self.directory.name
         self.process: subprocess.Popen[bytes] | None = None
@@ -96,7 +100,7 @@ class DockerEngine:
             *(_APART if self.networks else ()), *(self._with_account() if self.remapped else ()),
             "dockerd", *(() if self.networks else _NO_NETWORK),
             *((f"--userns-remap={_REMAPPED}",) if self.remapped else ()),
-            "--cgroup-parent", f"/{self.group}",
+            *self.options, "--cgroup-parent", f"/{self.group}",
             "--data-root", str(at / "data"), "--exec-root", str(at / "exec"),
             "--pidfile", str(at / "pid"), "--host", self.host,
         ]  # fmt: skip

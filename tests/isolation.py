@@ -13,7 +13,7 @@ import signal
 import tempfile
 
 #: Names in the environment that describe the test run itself.
-_KEPT = frozenset({"TANGRAM_FAILED_CHECKS", "TANGRAM_TEST_DATABASE_URL", "TANGRAM_VENV"})
+_KEPT = frozenset({"TANGRAM_FAILED_CHECKS", "TANGRAM_TEST_DATABASE_URL", "TANGRAM_TEST_KUBERNETES", "TANGRAM_VENV"})  # fmt: skip
 
 
 def _isolate() -> None:

@@ -166,6 +166,7 @@ _CURES: Final = {
     401: "let the option token_file name a valid token of a service account (`kubectl create token`)",
     403: "apply deploy/kubernetes, whose role tangram-launcher permits it, and let the keeper's pod have that service account",
     404: "is the option namespace the one of Tangram?",
+    410: "the list changed while its pages were read; it is asked again in some seconds",
     422: "correct labels, image and options of the node group, or the StatefulSet that the option template names",
 }
 

@@ -111,7 +111,7 @@ def instance(
     if pod is None:
         if "deletionTimestamp" in metadata:
             return Instance(name, InstanceState.ENDING, handle)
-        why = "Kubernetes has not made its pod: `kubectl describe statefulset` names a quota or an admission rule"
+        why = "Kubernetes has not made its pod: `kubectl describe statefulset` names a quota, an admission rule, or what is wrong in labels or template"
         return Instance(name, InstanceState.PENDING, handle, reason=why, fingerprint=fingerprint)
     machine = pod["spec"].get("nodeName", "")
     status = _status(pod)

@@ -18,6 +18,7 @@ _STEP_SECONDS: Final = 0.02
 _PATHS: Final = re.compile(
     r"/(?:api/v1|apis/(?P<group>[a-z0-9.]+)/v\d+)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[a-z]+)(?:/(?P<name>[^/]+))?"
 )
+_RESOURCES: Final = {"nodes", "pods", "secrets", "selfsubjectaccessreviews", "statefulsets"}
 _VERBS: Final = {"GET": "get", "POST": "create", "DELETE": "delete", "PUT": "update"}
 
 
@@ -66,7 +67,7 @@ class KubernetesServer:
         parts = urlsplit(target)
         query = dict(parse_qsl(parts.query))
         found = _PATHS.fullmatch(parts.path)
-        if found is None:
+        if found is None or found["resource"] not in _RESOURCES:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         if found["resource"] == "selfsubjectaccessreviews":
             asked = body["spec"]["resourceAttributes"]
@@ -109,6 +110,7 @@ class KubernetesServer:
         metadata = {"continue": str(start + limit)} if start + limit < len(listed) else {}
         if "PartialObjectMetadataList" in accept:
             page = [{"metadata": each["metadata"]} for each in page]
+            return {"kind": "PartialObjectMetadataList", "metadata": metadata, "items": page}
         return {"kind": "List", "metadata": metadata, "items": page}
 
     def _control(self) -> None:
@@ -132,7 +134,7 @@ def _handler(server: KubernetesServer) -> type[BaseHTTPRequestHandler]:
         def _serve(self) -> None:
             size = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(size) or b"{}")
-            status, answer = 200, {}
+            status, answer = 201 if self.command == "POST" else 200, {}
             try:
                 answer = server.answer(self.command, self.path, body, self.headers)
             except Refusal as refusal:

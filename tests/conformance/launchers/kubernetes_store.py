@@ -67,7 +67,7 @@ class Store:
         with self.lock:
             if key in self.objects:
                 raise Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
-            made["metadata"]["uid"] = f"uid-{next(self._uids)}"
+            made["metadata"].update(uid=f"uid-{next(self._uids)}", creationTimestamp=_moment())
             return self._store(key, made)
 
     def replace(self, resource: str, name: str, body: Object) -> Object:
@@ -79,14 +79,19 @@ class Store:
             return self._store((resource, name), copy.deepcopy(body))
 
     def delete(self, resource: str, name: str, options: Object) -> Object:
+        """Delete an object, or let it end: a pod of a machine, and what is deleted in the foreground."""
         with self.lock:
             found = self.get(resource, name)
+            metadata = found["metadata"]
             _compare(found, options.get("preconditions", {}), name)
-            is_kept = resource == "pods" or options.get("propagationPolicy") == "Foreground"
-            if not is_kept:
-                return self.objects.pop((resource, name))
-            ends = datetime.now(UTC) + timedelta(seconds=_GRACE_SECONDS)
-            found["metadata"].setdefault("deletionTimestamp", f"{ends:%Y-%m-%dT%H:%M:%SZ}")
+            runs = resource == "pods" and "nodeName" in found["spec"]
+            if not runs and options.get("propagationPolicy") != "Foreground":
+                del self.objects[resource, name]
+                details = {"name": metadata["name"], "kind": resource, "uid": metadata["uid"]}
+                return {"kind": "Status", "status": "Success", "details": details}
+            if not runs:
+                metadata["finalizers"] = ["foregroundDeletion"]
+            metadata.setdefault("deletionTimestamp", _moment(_GRACE_SECONDS if runs else 0))
             return self._store((resource, name), found)
 
     def change(self, resource: str, name: str, **members: Any) -> None:
@@ -104,7 +109,10 @@ class Store:
             for each in self._all("statefulsets"):
                 self._of_set(each)
             for each in self._all("pods"):
-                self._of_pod(each)
+                if self._is_owned(each):
+                    self._of_pod(each)
+                else:
+                    self.delete("pods", _key(each), {})
 
     def process(self, pod: str) -> PodProcess:
         """Return the process of a pod."""
@@ -122,6 +130,14 @@ class Store:
     def _all(self, resource: str) -> list[Object]:
         return [copy.deepcopy(o) for (of, _), o in list(self.objects.items()) if of == resource]
 
+    def _is_owned(self, pod: Object) -> bool:
+        """Whether its set is there; else the pod is deleted, and ends as a pod that is deleted does."""
+        (owner,) = pod["metadata"]["ownerReferences"]
+        found = self.objects.get(
+            ("statefulsets", f"{pod['metadata']['namespace']}/{owner['name']}")
+        )
+        return "deletionTimestamp" in pod["metadata"] or (found is not None and found["metadata"]["uid"] == owner["uid"])  # fmt: skip
+
     def _of_set(self, found: Object) -> None:
         """Make the pods of a StatefulSet; end them when it is deleted in the foreground."""
         name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
@@ -138,13 +154,16 @@ class Store:
 
     def _make_pod(self, found: Object, name: str) -> None:
         template = copy.deepcopy(found["spec"]["template"])
-        template["metadata"]["name"] = name
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": found["metadata"]["name"], "uid": found["metadata"]["uid"],
+                 "controller": True, "blockOwnerDeletion": True}  # fmt: skip
+        template["metadata"].update(name=name, ownerReferences=[owner])
+        template["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = name
         pod = {"apiVersion": "v1", "kind": "Pod", **template, "status": {"phase": "Pending"}}
         self.create("pods", found["metadata"]["namespace"], pod)
 
     def _of_pod(self, pod: Object) -> None:
         """Bind, run and end a pod."""
-        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        key = _key(pod)
         process = self._processes.get(key)
         if "deletionTimestamp" in pod["metadata"]:
             if process is None or process.ended():
@@ -175,6 +194,14 @@ class Store:
             if is_open and wanted <= each["metadata"].get("labels", {}).items():
                 return str(each["metadata"]["name"])
         return ""
+
+
+def _key(found: Object) -> str:
+    return f"{found['metadata']['namespace']}/{found['metadata']['name']}"
+
+
+def _moment(later: int = 0) -> str:
+    return f"{datetime.now(UTC) + timedelta(seconds=later):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _compare(present: Object, expected: Object, name: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from domain.errors import InvalidRequest
@@ -17,6 +18,8 @@ from managers.launch import kubernetes_cluster
 from managers.launch.kubernetes_cluster import CLUSTER_PERMISSIONS, PERMISSIONS, KubernetesLauncher
 from managers.launch.kubernetes_objects import INSTANCE, resource_name
 from managers.launch.launcher import Instance, InstanceState, LaunchError, NodeLauncher
+from tests.conformance.launchers.kubernetes_rules import *  # noqa: F403 - of the server
+from tests.conformance.launchers.kubernetes_rules import Ask
 from tests.conformance.launchers.kubernetes_server import TOKEN, KubernetesServer
 from tests.conformance.launchers.suite import *  # noqa: F403 - the rules
 from tests.conformance.launchers.suite import Group, until
@@ -90,6 +93,16 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesHarn
 @pytest.fixture
 def server(harness: KubernetesHarness) -> KubernetesServer:
     return harness.server
+
+
+@pytest.fixture
+def ask(server: KubernetesServer) -> Iterator[Ask]:
+    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+
+        def send(method: str, path: str, body: object = None, *, accept: str = "application/json", **parameters: str) -> httpx.Response:  # fmt: skip
+            return client.request(method, path, json=body, params=parameters, headers={"Accept": accept})  # fmt: skip
+
+        yield send
 
 
 def pod_of(group: Group, name: str) -> str:
