@@ -58,7 +58,7 @@ class ClusterHarness:
             each.close()
 
     def kill(self, instance: Instance) -> None:
-        """Kill it, and wait until the restart is reported: before 1.22 a pod that is deleted sooner may never end."""
+        """Kill it, and wait until the restart is reported: a kubelet of 1.20 may never end a pod that is deleted sooner."""
         path = f"/api/v1/namespaces/{instance.handle.removeprefix('pod ').replace('/', '/pods/')}"
         os.kill(main_process(instance.name), signal.SIGKILL)
 
