@@ -38,7 +38,6 @@ _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     IN_USE: ("is used by an open request", "are used by open requests"),
     IN_MEMORY: ("has files in /dev/shm", "have files in /dev/shm"),
     OWN_DISK: ("has a disk of its own", "have disks of their own"),
-    TOO_LARGE: ("is too large", "are too large"),
     VOLUME: ("has a volume of its engine", "have volumes of their engine"),
     LAYER: ("has a layer that its engine cannot send", "have layers that their engine cannot send"),
     NO_ROOM: ("finds no other node with room", "find no other node with room"),

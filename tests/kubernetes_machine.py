@@ -26,7 +26,7 @@ _PAUSE: Final = "tangram-tests-pause:1"
 _LINKS: Final = ("bin", "sbin", "lib", "lib64")
 _FILES: Final = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
 #: An OCI runtime. Kubelet and Docker give containers what a root user may do elsewhere, but not on a machine without CAP_SYS_RESOURCE:
-#: a lower score for the killer of processes than their own, and with `privileged` that capability.
+#: a lower score for the OOM killer than their own, and with `privileged` that capability.
 _RUNTIME: Final = """
 import json, os, sys
 if "create" in sys.argv:

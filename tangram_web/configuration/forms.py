@@ -70,7 +70,7 @@ _POOL: Final = {
     ),
     "rebalance_environments": Help(
         "An action that waits for its node moves with its environment to a node of the pool that has room, once it has waited as"
-        " long as such a move takes. Needs move_environments; environments with a process, a session or more than 32 MiB stay."
+        " long as such a move takes. Needs move_environments; environments with a process, a session, more than 32 MiB or more than 4,000 files stay."
     ),
 }
 _PROJECT: Final = {

@@ -182,6 +182,6 @@ def publish_config(config: Config) -> bool:
         )
     except Unavailable as error:
         raise Unavailable(
-            f"revision {config.revision} is saved but not in force yet: {error}"
+            f"revision {config.revision} is saved, and may not be in force yet: {error}"
         ) from error
     return bool(published)

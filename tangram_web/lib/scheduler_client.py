@@ -209,7 +209,10 @@ def _replies(
 
 
 def send_commands(*events: object) -> None:
-    """Append events to the inbox as one entry. Raises Unavailable, as `bus.write` does; then none of them is appended."""
+    """Append events to the inbox as one entry.
+
+    Raises Unavailable: none of them is appended then, unless it says that too few replicas have confirmed (`bus.write`).
+    """
     packed = {str(number): encode(event) for number, event in enumerate(events)}
     if not packed:
         return

@@ -44,7 +44,8 @@ WORDS_FOUND = 0
 #: launchers of node workers for five engines and the keeper of their groups, 203,000 before elastic groups, the
 #: doctor of clusters and users of Redis, 206,000 before join tokens and the revocation of nodes, the replacement of outdated nodes,
 #: the object store and clients of several gateways, 209,500 before moves of idle environments, trees, results and images by the object
-#: store, replicas that confirm, and elastic groups of several shapes, 214,500 before moves of containers.
+#: store, replicas that confirm, and elastic groups of several shapes, 214,500 before moves of containers
+#: and for waiting actions, standbys that follow the journal, and confirmed verbs.
 PRODUCT_LINES = 216_500
 
 Figure = Callable[[str, int], None]

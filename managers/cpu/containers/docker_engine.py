@@ -130,6 +130,13 @@ class DockerEngine:
         """Return the engine's data on a container. Raises DockerNotFound."""
         return await self.call(self._api.inspect_container, container)
 
+    async def changed_bytes(self, container: str) -> int:
+        """Return the bytes of the files that a container has changed of its image; 0: it is gone."""
+        listed = await self.call(
+            self._api.containers, all=True, size=True, filters={"id": container}
+        )
+        return int(listed[0].get("SizeRw") or 0) if listed else 0
+
     async def image(self, name: str) -> Facts:
         """Return the engine's data on an image. Raises DockerNotFound."""
         return await self.call(self._api.inspect_image, name)

@@ -107,6 +107,7 @@ class ContainerMoving:
                 async with tools.forking.paused(source, fork) as environment:
                     if environment is not None:
                         await self._check_quiet(environment)
+                        await self._check_changes(environment, order.most_bytes)
                     image = await tools.forking.stored(fork, environment)
                     if environment is not None and not image:
                         begun = await tools.site.engine.inspect(environment.container)
@@ -138,14 +139,20 @@ class ContainerMoving:
         if place := await asyncio.to_thread(place_in_memory, root):
             raise Conflict(f"the environment has files in {place}, in memory", code=IN_MEMORY)
 
+    async def _check_changes(self, environment: Environment, most_bytes: int) -> None:
+        """Raise Conflict for a container that the engine would store as a layer of more bytes; 0 bytes: any do."""
+        if not most_bytes or environment.disk is not None:
+            return
+        changed = await self._tools().site.engine.changed_bytes(environment.container)
+        if changed > most_bytes:
+            raise Conflict(f"the container has changed {changed} bytes", code=TOO_LARGE)
+
     async def _store(self, order: MoveEnvironment, name: str, image: str) -> None:
         """Store what is packed of an environment; ``image``: what the engine has of it; empty: it has no container yet."""
         site, spec = self._tools().site, order.environment or EnvironmentSpec()
         folder = await asyncio.to_thread(site.folder_of, order.trajectory, spec)
         declared = await self._declared(spec)
         stored = await site.engine.image(image) if image else declared
-        if 0 < order.most_bytes < stored.get("Size", 0) - declared.get("Size", 0):
-            raise Conflict("the container has changed too much of its image", code=TOO_LARGE)
         below, whole = layers_of(declared), layers_of(stored)
         layers = whole[len(below) :]
         if whole[: len(below)] != below:

@@ -100,7 +100,7 @@ class PackedContainers:
         """Yield the archive. Raises NotFound, Unavailable."""
         packed = await asyncio.to_thread(self.find, project, name)
         if packed is None:
-            raise NotFound(f"there is no snapshot {name!r} on this node")
+            raise NotFound(f"there is no packed environment {name!r} on this node")
         yield msgspec.json.encode(packed) + b"\n"
         for digest, _ in packed.layers:
             place = layer_file(self._place(project, name), digest)
@@ -159,10 +159,12 @@ class ArchiveReader:
 
     async def files(self) -> AsyncIterator[bytes]:
         """Yield what `tar` has written. Raises Unavailable where the archive is not complete."""
-        while await self._more():
+        while True:
             ready, self._rest = self._rest[: -len(_END)], self._rest[-len(_END) :]
             if ready:
                 yield ready
+            if not await self._more():
+                break
         if self._rest != _END:
             raise _broken_off()
 

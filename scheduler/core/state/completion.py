@@ -135,7 +135,9 @@ def _leave_trajectory(state: State, live: LiveAction, decisions: list[Decision])
     name = live.action.id
     trajectory.live.discard(name)
     if trajectory.move is not None and trajectory.move.claims:
-        state.dirty = True  # it may have been what needs the target's units
+        # It may have been what needs the target's units.
+        state.queues.deferrals.clear()
+        state.dirty = True
     if trajectory.busy == name:
         trajectory.busy = None
     if trajectory.closing is not None:

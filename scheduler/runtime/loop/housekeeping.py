@@ -130,7 +130,7 @@ class Housekeeping:
         self._check_durability()
         if self._inbox.settled_id != self._shown_id or monotonic() >= self._life_due_at:
             self.show_life()
-        if not self._is_writing() and self._needs_snapshot():
+        if not self._finish_writing() and self._needs_snapshot():
             self.snapshot(aside_bytes=ASIDE_BYTES)
         return self._lost_and_returned()
 
@@ -205,7 +205,7 @@ class Housekeeping:
     def snapshot(self, *, aside_bytes: float = inf) -> None:
         """Store the machine's state, and trim the journal behind it; one of ``aside_bytes`` is stored later."""
         self._leadership.finish_aside()
-        self._is_writing()
+        self._finish_writing()
         term = self._term
         covered = _Covered(term.journal_id, monotonic())
         self._decided_before = self._stats.decided_seconds
@@ -220,13 +220,15 @@ class Housekeeping:
         )
         body, self._snapshot_seq = _encode(stored), term.seq
         if len(body) >= aside_bytes:
+            self._snapshot_seconds = monotonic() - covered.began  # the loop waits for no more of it
             self._writing = self._leadership.put_aside(self._keys.snapshot, body), covered
             return
         self._leadership.put(self._keys.snapshot, body)
-        self._after_snapshot(covered)
+        self._trim_behind(covered)
+        self._snapshot_seconds = monotonic() - covered.began
 
-    def _is_writing(self) -> bool:
-        """Return whether a snapshot is on its way; finish one that has arrived. Raises redis.RedisError."""
+    def _finish_writing(self) -> bool:
+        """Finish a snapshot that has arrived; return whether one is still on its way. Raises redis.RedisError, Fenced."""
         if self._writing is None:
             return False
         write, covered = self._writing
@@ -234,12 +236,11 @@ class Housekeeping:
             return True
         self._writing = None
         write.check()
-        self._after_snapshot(covered)
+        self._trim_behind(covered)
         return False
 
-    def _after_snapshot(self, covered: _Covered) -> None:
+    def _trim_behind(self, covered: _Covered) -> None:
         self._journal.trim(covered.journal_id, self._retention.seconds, self._retention.consumers)
-        self._snapshot_seconds = monotonic() - covered.began
 
     def publish_capacity(self) -> None:
         """Store the capacity of each pool for web processes."""

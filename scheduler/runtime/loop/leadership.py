@@ -142,7 +142,8 @@ class Leadership:
         self.finish_aside()
         keys = [self.keys.epoch, self.keys.leader, key]
         # Of this epoch: once another process leads, it is refused however late it arrives.
-        self._aside = AsideWrite(partial(self._put, keys=keys, args=[*self._mine(), value]))
+        write = partial(self._put, keys=keys, args=[*self._mine(), value])
+        self._aside = AsideWrite(write, self._judged)
         self._aside.start()
         return self._aside
 
@@ -269,20 +270,28 @@ class Leadership:
 class AsideWrite(Thread):
     """Writes one large value while the loop goes on: it takes Redis as long as hundreds of passes."""
 
-    def __init__(self, write: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        write: Callable[[], object],
+        judged: Callable[[redis.ResponseError], Exception],
+    ) -> None:
+        """``judged``: what a refusal by Redis means."""
         super().__init__(name="aside-write", daemon=True)
         self._write = write
-        self._error: redis.RedisError | None = None
+        self._judged = judged
+        self._error: BaseException | None = None
 
     def run(self) -> None:
         """Write it."""
         try:
             self._write()
-        except redis.RedisError as error:
+        except BaseException as error:
             self._error = error
 
     def check(self) -> None:
-        """Raise what the write raised. Call it once the thread has ended."""
+        """Raise what the write raised, a refusal as `Leadership` does. Call it once the thread has ended."""
+        if isinstance(self._error, redis.ResponseError):
+            raise self._judged(self._error) from self._error
         if self._error is not None:
             raise self._error
 

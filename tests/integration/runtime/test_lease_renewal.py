@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
@@ -147,11 +148,15 @@ def test_a_snapshot_is_taken_when_a_replay_would_take_long(
 
 
 def a_large_snapshot_on_its_way(
-    client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis,
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+    instead: Callable[..., object] | None = None,
 ) -> tuple[SchedulerLoop, Event]:
-    """Return a loop that writes a snapshot in a thread, and what lets Redis have it."""
+    """Return a loop that writes a snapshot in a thread, and what lets Redis have it; ``instead``: what the thread does."""
     monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 1)
     monkeypatch.setattr(housekeeping, "ASIDE_BYTES", 1)
+    monkeypatch.setattr(housekeeping, "FIRST_SNAPSHOT_SECONDS", 0.0)
     loop, released = loop_of(client, keys, "first"), Event()
     assert loop.leadership.try_elect()
     loop.take_over()
@@ -161,7 +166,7 @@ def a_large_snapshot_on_its_way(
         assert released.wait(120)
         return put(**arguments)
 
-    monkeypatch.setattr(loop.leadership, "_put", put_once_released)
+    monkeypatch.setattr(loop.leadership, "_put", instead or put_once_released)
     client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
     loop.run_once(0.01)
     loop.housekeeping._next = 0.0
@@ -199,8 +204,20 @@ def test_a_snapshot_that_is_late_is_refused_once_another_process_leads(
 
     released.set()
     loop.leadership.finish_aside()
-    loop.housekeeping._next = 0.0
 
     with pytest.raises(Fenced):
-        loop.housekeeping.due()
+        loop.housekeeping._finish_writing()
+
+
+def test_a_snapshot_that_fails_in_its_thread_trims_nothing(
+    redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(**_: Any) -> None:
+        raise MemoryError
+
+    loop, _ = a_large_snapshot_on_its_way(redis_client, keys, monkeypatch, put)
+    loop.leadership.finish_aside()
+
+    with pytest.raises(MemoryError):
+        loop.housekeeping._finish_writing()
     assert redis_client.get(keys.snapshot) is None

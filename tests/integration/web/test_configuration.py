@@ -116,7 +116,7 @@ def test_older_revision_does_not_replace_a_newer_one(redis_bus):
 def test_change_without_redis_is_saved_and_says_that_it_is_not_in_force(settings, tmp_path):
     settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/missing.sock"
 
-    with pytest.raises(Unavailable, match="revision 4 is saved but not in force"):
+    with pytest.raises(Unavailable, match="revision 4 is saved but not be in force"):
         bus.publish_config(Config(revision=4))
 
 
@@ -313,7 +313,7 @@ def test_rest_says_when_a_change_is_saved_but_not_in_force(caller, settings, tmp
     answer = client.post("/api/v1/pools", {"name": "big"})
 
     assert answer.status_code == 503
-    assert "not in force yet" in answer.json()["detail"]
+    assert "may not be in force yet" in answer.json()["detail"]
     assert answer["Retry-After"]
 
 
