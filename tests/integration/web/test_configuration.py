@@ -116,7 +116,7 @@ def test_older_revision_does_not_replace_a_newer_one(redis_bus):
 def test_change_without_redis_is_saved_and_says_that_it_is_not_in_force(settings, tmp_path):
     settings.TANGRAM_REDIS_URL = f"unix://{tmp_path}/missing.sock"
 
-    with pytest.raises(Unavailable, match="revision 4 is saved but not be in force"):
+    with pytest.raises(Unavailable, match="revision 4 is saved, and may not be in force"):
         bus.publish_config(Config(revision=4))
 
 
