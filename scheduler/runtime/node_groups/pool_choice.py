@@ -239,7 +239,7 @@ class PoolChoice:
             all_gain = self._gain_of(own, most, nodes)
             beyond = all_gain - KEEP * self.needed(own, most, nodes)
             one = KEEP * self.needed(own, 1, nodes)
-            if beyond < 0 and most > 1 and all_gain >= one:  # one node brings no more than all
+            if most > 1 and all_gain - one > beyond:  # one node brings no more than all
                 beyond = max(beyond, self._gain_of(own, 1, nodes) - one)
             found.append(beyond)
         return found

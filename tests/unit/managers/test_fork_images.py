@@ -64,7 +64,7 @@ class Forking(ContainerForking):
         self._loop = asyncio.get_running_loop()
 
     @asynccontextmanager
-    async def _paused(self, source: Any, order: ForkEnvironment) -> AsyncIterator[Any]:
+    async def paused(self, source: Any, order: ForkEnvironment) -> AsyncIterator[Any]:
         yield self.source
 
     def _copy(self, order: Any, missing: Any, image: str) -> None:

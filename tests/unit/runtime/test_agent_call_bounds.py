@@ -24,7 +24,9 @@ class Calls(AgentChats):
     """Calls that the model does not answer."""
 
     def __init__(self) -> None:
-        context: Any = SimpleNamespace(client=SimpleNamespace(), keys=Keys("t"))
+        context: Any = SimpleNamespace(
+            client=SimpleNamespace(), keys=Keys("t"), confirmed=SimpleNamespace()
+        )
         super().__init__(context)
         self._open = OpenBytes(100)
         self.asked = 0

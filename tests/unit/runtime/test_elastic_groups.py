@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -234,7 +234,8 @@ def test_a_longer_queue_of_the_same_asks_for_no_fewer_nodes(
 
 
 @FEW
-@given(st.integers(0, 60), st.floats(0.05, 100), st.integers(1, 16))
+@example(busy=10, seconds=0.1, nodes=2)
+@given(busy=st.integers(0, 60), seconds=st.floats(0.05, 100), nodes=st.integers(1, 16))
 def test_a_constant_load_never_makes_a_group_grow_after_it_shrank(
     busy: int, seconds: float, nodes: int
 ) -> None:
