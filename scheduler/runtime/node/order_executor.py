@@ -40,10 +40,6 @@ log = logging.getLogger(__name__)
 START_SECONDS: Final = 0.003
 
 
-class _Stopped(Exception):
-    """The action was ended before its driver began: outcome and reason."""
-
-
 class BackgroundTasks:
     """Tasks without a waiter; referenced, so that none is garbage-collected while it runs."""
 
@@ -86,7 +82,7 @@ class OrderExecutor:
         self._refusal = refusal
         self._bodies = bodies or BodyStore(None)
         self._unstarted = unstarted
-        #: Actions whose stored inputs are being read → outcome and reason, once stopped.
+        #: Actions that no driver has yet → outcome and reason, once stopped.
         self._loading: dict[ActionId, tuple[Outcome, str] | None] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         #: Latest allocation of resized runs, by mark (rule 3).
@@ -99,7 +95,10 @@ class OrderExecutor:
         elif order.action.kind is Kind.NOOP:
             self._finished(order, RunReport(Outcome.COMPLETED, 0.0), settled)
         else:
-            work = self._drive(order, _once(settled), self._running.get(order.id))
+            before = self._running.get(order.id)
+            if before is None:
+                self._loading[order.id] = None  # an abort may be read before the task begins
+            work = self._drive(order, _once(settled), before)
             self._running[order.id] = self._background.spawn(work)
 
     def resize(self, wanted: Resize) -> None:
@@ -134,6 +133,7 @@ class OrderExecutor:
     ) -> None:
         if before is not None:
             await asyncio.wait({before})  # an earlier attempt is still being ended
+            self._loading[order.id] = None
 
         reporting: asyncio.TimerHandle | None = None
 
@@ -156,6 +156,7 @@ class OrderExecutor:
             detail = f"the driver raised {type(error).__name__}: {error}"
             report = RunReport(Outcome.INFRA_FAILED, 0.0, detail=detail)
         self._resized.pop(order.mark, None)
+        self._loading.pop(order.id, None)
         unrun = report.never_started or (order.action.kind is Kind.EXEC and reporting is None)
         if unrun and self._unstarted is not None:
             await self._unstarted(order.mark)
@@ -179,25 +180,14 @@ class OrderExecutor:
         if (failure := await self._routing.prepare(order, driver)) is not None:
             return failure
         try:
-            order = await self._with_inputs(order)
+            order = await with_inputs(order, self._bodies)
         except BodyLost as error:
             return RunReport(Outcome.INFRA_FAILED, 0.0, detail=f"body_lost: {error}")
-        except _Stopped as stopped:
-            outcome, reason = stopped.args
+        if (stopped := self._loading.pop(order.id, None)) is not None:
+            outcome, reason = stopped
             return RunReport(outcome, 0.0, detail=reason, never_started=True)
         changed = self._resized.get(order.mark)
         return await driver.run(order.resized(changed) if changed else order, started)
-
-    async def _with_inputs(self, order: RunOrder) -> RunOrder:
-        """Fill in stored inputs. Raises BodyLost, _Stopped."""
-        self._loading[order.id] = None
-        try:
-            whole = await with_inputs(order, self._bodies)
-        finally:
-            stopped = self._loading.pop(order.id)
-        if stopped is not None:
-            raise _Stopped(*stopped)
-        return whole
 
     def _finished(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from domain.action import Kind, Outcome
+from domain.decisions import Abort
 from domain.events import ActionFinished, ActionStarted, Event
 from domain.ports import Driver, RunOrder, RunReport
 from scheduler.runtime.node.order_executor import BackgroundTasks, OrderExecutor
@@ -23,6 +24,9 @@ class Commands:
 
     def __init__(self, ends: asyncio.Event) -> None:
         self._ends = ends
+
+    def stop(self, action_id: str, outcome: Outcome, reason: str) -> None:
+        """It has no run of that name yet."""
 
     async def run(self, order: RunOrder, started: Callable[[], None]) -> RunReport:
         started()
@@ -88,3 +92,18 @@ async def test_an_attempt_that_a_predecessor_started_is_reported_again_and_not_r
     orders.begin(order, lambda: settled.append(True))
 
     assert (reports.kinds, settled) == ([ActionFinished], [True])
+
+
+async def test_an_abort_that_is_read_with_its_order_ends_the_run() -> None:
+    reports, order = Reports(), an_order()
+    drivers = cast("list[Driver]", [Commands(asyncio.Event())])
+    orders = OrderExecutor(
+        "n1", drivers, DriverRouting(drivers), cast("Reporter", reports), CommandProgress("0-0"),
+        BackgroundTasks(), {},
+    )  # fmt: skip
+
+    orders.begin(order, lambda: None)
+    orders.abort(Abort(order.id, "n1", "cancelled by its trainer", Outcome.CANCELLED))
+
+    await asyncio.wait_for(reports.finished.wait(), 5)
+    assert cast("list[Any]", reports.kinds) == [ActionFinished]
