@@ -89,7 +89,7 @@ def _impatient(url: str) -> redis.Redis:
 
 
 def unavailable(error: Exception) -> Unavailable:
-    """Return the answer to a request that Redis did not take: why, and what cures it."""
+    """Return the answer to a request that Redis did not take: why, and what to do."""
     return Unavailable(refusal_of(error) or f"redis does not answer: {error}")
 
 
