@@ -47,17 +47,46 @@ def connect_async(url: str, max_connections: int = 256) -> redis.asyncio.Redis:
     client = redis.asyncio.Redis.from_url(
         url, max_connections=max_connections, retry=AsyncRetry(NoBackoff(), 0), **_OPTIONS
     )
-    if url.startswith("rediss://"):
-        client.connection_pool.connection_class = _FreshTls
+    pool = client.connection_pool
+    pool.connection_class = _CONNECTIONS[pool.connection_class]
     return client
 
 
-class _FreshTls(redis.asyncio.SSLConnection):
+class _SaysItIsClosed(redis.asyncio.connection.AbstractConnection):
+    """Raises ConnectionError where uvloop refuses to write, with a RuntimeError, since the connection was closed a moment before.
+
+    redis-py lets that error pass: a part whose Redis is replaced by another one while it connects would end.
+    """
+
+    async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        try:
+            await super().send_packed_command(*args, **options)
+        except RuntimeError as error:
+            raise redis.ConnectionError(f"redis closed the connection: {error}") from error
+
+
+class _Tcp(_SaysItIsClosed, redis.asyncio.Connection):
+    """To a host and port."""
+
+
+class _UnixSocket(_SaysItIsClosed, redis.asyncio.UnixDomainSocketConnection):
+    """To a socket of this machine."""
+
+
+class _FreshTls(_SaysItIsClosed, redis.asyncio.SSLConnection):
     """Reads its certificates at each connect, as blocking connections do: they are renewed while a part runs."""
 
     def _connection_arguments(self) -> Any:
         self.ssl_context.context = None
         return super()._connection_arguments()
+
+
+#: Class that the scheme of the address chose → ours.
+_CONNECTIONS: Final[dict[type, type]] = {
+    redis.asyncio.Connection: _Tcp,
+    redis.asyncio.UnixDomainSocketConnection: _UnixSocket,
+    redis.asyncio.SSLConnection: _FreshTls,
+}
 
 
 def keep_running() -> bool:

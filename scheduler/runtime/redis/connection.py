@@ -160,6 +160,9 @@ class AsyncRedisConnection:
             if self._wire is None or self._wire.broken:
                 connection = self._pool.make_connection()
                 await connection.connect()
+                if connection._writer.transport.is_closing():  # nothing would say so later
+                    connection._close()
+                    raise redis.ConnectionError("redis closed the connection while it was opened")
                 self._wire = _Wire(connection, self._patience_seconds)
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise asyncio.CancelledError  # redis-py loses a cancellation during its handshake

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+import uvloop
 
 from scheduler.runtime.redis.clients import connect, connect_async
 from scheduler.runtime.redis.connection import (
@@ -71,6 +73,35 @@ async def test_a_broken_connection_fails_what_is_under_way_and_the_next_command_
     with pytest.raises(redis.ConnectionError):
         await waiting
     assert await connection.call("ECHO", "again") == b"again"
+
+
+def test_a_connection_that_closes_while_it_is_opened_is_a_failure_of_redis(
+    runtime_redis: RedisServer,
+) -> None:
+    # uvloop refuses to write then, with an error that is none of redis-py.
+    async def write_on_what_closed() -> None:
+        client = connect_async(runtime_redis.url)
+        opened: Any = client.connection_pool.make_connection()
+        await opened.connect()
+        opened._writer.transport.abort()
+        await asyncio.sleep(0)
+        with pytest.raises(redis.ConnectionError, match="closed"):
+            await opened.send_command("PING")
+
+    async def take_over_what_closed() -> None:
+        client = connect_async(runtime_redis.url)
+        pool: Any = client.connection_pool
+        opened = pool.make_connection()
+        await opened.connect()
+        opened._writer.transport.abort()
+        pool.make_connection = lambda: opened
+        opened.connect = lambda: asyncio.sleep(0)
+        with pytest.raises(redis.ConnectionError, match="while it was opened"):
+            await AsyncRedisConnection(client).call("PING")
+
+    for case in (write_on_what_closed, take_over_what_closed):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(case())
 
 
 async def test_a_redis_that_does_not_answer_is_given_up(client: redis.asyncio.Redis) -> None:
