@@ -6,8 +6,8 @@ round the master fails while trainers submit without a pause; then it is there a
 sentinels reach it no more, and Tangram does, until another one is promoted: what it answers meanwhile is thrown away.
 
 ``--replicas-to-write 1`` and ``--wait-replicas 1`` are what docs/operations.md asks for; there are two replicas then. The result says
-how many accepted actions were lost and how many ran twice: with ``--wait-replicas 1`` both must be 0. ``submit_ms`` is the
-time of a submission before the first fault.
+how many accepted actions were lost and how many ran twice, and how many answered verbs of an operator were lost: with
+``--wait-replicas 1`` all must be 0. ``submit_ms`` is the time of a submission before the first fault.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from benchmarks.record import quantiles, store_parts
+from benchmarks.steady_operator import SteadyOperator
 from benchmarks.steady_trainers import SteadyTrainers
 from benchmarks.upgrade_nodes import until
 from tangram_client import RetryPolicy
@@ -212,7 +213,10 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         load.start()
         load.wait_for(CALM_ACTIONS * options.trainers)
         calm = quantiles(load.submit_seconds), quantiles(load.took)
+        operator = SteadyOperator(system.address.url, system.token, "upgrade", PATIENT)
+        operator.start()
         pauses, stall = _rounds(servers, load, options)
+        operator.stop(PATIENCE_SECONDS)
         audit.replay()
         accepted = load.accepted
         lost = [each for each in accepted if not audit.finishes[each]]
@@ -235,8 +239,10 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             "ended_twice": sum(count > 1 for count in audit.finishes.values()),
             "not_completed": sum(each != "completed" for each in load.outcomes.values()),
             "without_an_end": len(accepted - load.outcomes.keys()),
+            "verbs": len(operator.answered),
+            "verbs_lost": len(operator.lost(system)),
             "stalled": stall,
-            "errors_of_the_sdk": len(load.failures),
+            "errors_of_the_sdk": len(load.failures) + len(operator.failures),
             "pause_seconds": [round(each, 2) for each in pauses],
             "submit_ms": calm[0],
             "action_ms": calm[1],
@@ -300,9 +306,13 @@ def main() -> int:
         print("stored in", store_parts("redis_failover", {part: result}))
     late = max(result["pause_seconds"], default=PATIENCE_SECONDS) > PAUSE_SECONDS
     harmed = options.wait_replicas and (
-        result["lost"] or result["ran_twice"] or result["other_outcome"] or result["stalled"]
+        result["lost"]
+        or result["verbs_lost"]
+        or result["ran_twice"]
+        or result["other_outcome"]
+        or result["stalled"]
     )
-    missed = ["an accepted action was lost, or ran twice"] if harmed else []
+    missed = ["an accepted action or verb was lost, or an action ran twice"] if harmed else []
     missed += [f"a pause of more than {PAUSE_SECONDS:g} s"] if late else []
     print(f"missed: {'; '.join(missed)}" if missed else "all targets are met")
     return 1 if missed else 0
