@@ -7,7 +7,7 @@
 In the order of docs/operations.md: migrations, loops (the standby takes over from the leader), projector and jobs, web processes, nodes;
 a rollback in the reverse order, without migrations. ``--engine`` says who starts the node workers (`benchmarks.upgrade_nodes`).
 
-Targets: no accepted action is lost, none runs twice, none ends but by itself, no trajectory leaves its node, the SDK, with its own policy, shows its
+Targets: no accepted action is lost, none runs twice, none ends but by itself, no trajectory leaves its node without a move of its environment, the SDK, with its own policy, shows its
 caller no error, every use of `benchmarks.upgrade_probe` works in every mixture, and no process of the former code is left.
 """
 
@@ -39,7 +39,7 @@ from benchmarks.upgrade_nodes import (
     until,
 )
 from benchmarks.upgrade_probe import FIRST, LAST, MixtureProbe
-from domain.decisions import Finish
+from domain.decisions import Decision, EndMove, Finish
 from domain.events import ActionSubmitted
 from scheduler.runtime.redis.journal import START, Journal
 from tangram_client import Client
@@ -50,7 +50,7 @@ from tests.faults.system import System
 #: Steps in the order of an upgrade; a rollback has the reverse order.
 PARTS: Final = ("standby", "leader", "projector", "jobs", "web", "web-2")
 TARGETS: Final = (
-    "lost", "ended_twice", "ran_twice", "not_completed", "moved_trajectories", "errors_of_the_sdk", "uses_failed", "processes_of_the_former_code",
+    "lost", "ended_twice", "ran_twice", "not_completed", "strayed_trajectories", "errors_of_the_sdk", "uses_failed", "processes_of_the_former_code",
 )  # fmt: skip
 
 
@@ -153,6 +153,7 @@ class Drill:
             "completed_without_running": load.never_ran(),
             "not_completed": sum(each != "completed" for each in load.outcomes.values()),
             "ended_otherwise": self._ended_otherwise(),
+            "strayed_trajectories": len(load.moved - self._moved()),
             "moved_trajectories": len(load.moved),
             "errors_of_the_sdk": len(load.failures),
             "uses_tried": self.probe.tried,
@@ -183,10 +184,17 @@ class Drill:
 
     def _finishes(self) -> Counter[str]:
         """Return how often each action ended in the journal, of which the versions wrote parts."""
+        return Counter(each.action_id for each in self._decisions() if isinstance(each, Finish))
+
+    def _moved(self) -> set[str]:
+        """Return the names of trajectories whose environments the scheduler moved."""
+        ends = (each for each in self._decisions() if isinstance(each, EndMove))
+        return {each.trajectory.partition("/")[2] for each in ends if each.has_moved}
+
+    def _decisions(self) -> list[Decision]:
         with self.system.client() as client:
             entries = [entry for _, entry in Journal(client, self.system.keys).after(START)]
-        decisions = (each for entry in entries for each in entry.decisions)
-        return Counter(each.action_id for each in decisions if isinstance(each, Finish))
+        return [each for entry in entries for each in entry.decisions]
 
     def _replays(self) -> bool:
         """Return whether the present core decides as the journal has it, also in entries of the other version."""
