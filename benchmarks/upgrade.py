@@ -3,6 +3,7 @@
     python -m benchmarks.upgrade                                       the present code replaces itself
     python -m benchmarks.upgrade --from REVISION [--engine ray]        the present code replaces that of a revision, or of another checkout
     python -m benchmarks.upgrade --from REVISION --rollback            the revision replaces the present code
+    python -m benchmarks.upgrade --from REVISION --postgres            rows are in PostgreSQL, not in SQLite
 
 In the order of docs/operations.md: migrations, loops (the standby takes over from the leader), projector and jobs, web processes, nodes;
 a rollback in the reverse order, without migrations. ``--engine`` says who starts the node workers (`benchmarks.upgrade_nodes`).
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ from tangram_client import Client
 from tests.faults.audit import Audit
 from tests.faults.code_trees import PRESENT, CodeTree, NoSuchCode, code_of, interpreter
 from tests.faults.system import System
+from tests.postgres_server import PostgresServer
 
 #: Steps in the order of an upgrade; a rollback has the reverse order.
 PARTS: Final = ("standby", "leader", "projector", "jobs", "web", "web-2")
@@ -58,9 +60,14 @@ class Drill:
     """One installation, its trainers, and the parts that were replaced."""
 
     def __init__(
-        self, directory: Path, trainers: int, nodes: NodeWorkers, codes: tuple[CodeTree, CodeTree]
+        self,
+        directory: Path,
+        trainers: int,
+        nodes: NodeWorkers,
+        codes: tuple[CodeTree, CodeTree],
+        postgres: PostgresServer | None,
     ) -> None:
-        """``codes``: the former and the next one."""
+        """``codes``: the former and the next one. ``postgres``: keeps the rows; None: SQLite."""
         environment = {
             "TANGRAM_NODE_ISOLATION": "process", "TANGRAM_JOURNAL_SECONDS": "7200", "TANGRAM_SECRET_KEY": "of a drill, " * 8,
         }  # fmt: skip
@@ -70,7 +77,8 @@ class Drill:
         self._folder, self._trainers = directory, trainers
         self.rows: dict[str, dict[str, float]] = {}
         self.system = System(
-            directory, cpus=MANY_CPUS, nodes=NODES, webs=2, jobs=True, environment=environment, tcp=True, code=self.former
+            directory, cpus=MANY_CPUS, nodes=NODES, webs=2, jobs=True, environment=environment, tcp=True, code=self.former,
+            postgres=postgres,
         )  # fmt: skip
 
     def begin(self) -> None:
@@ -251,7 +259,8 @@ def variant_of(options: argparse.Namespace) -> str:
     """Return what tells the results of drills apart."""
     engine = "" if options.engine == "processes" else options.engine
     earlier = "" if not options.earlier else "rollback" if options.rollback else "from"
-    return "-".join(filter(None, [earlier, Path(options.earlier).name, engine]))
+    rows = "postgres" if options.postgres else ""
+    return "-".join(filter(None, [earlier, Path(options.earlier).name, engine, rows]))
 
 
 def main() -> int:
@@ -261,6 +270,7 @@ def main() -> int:
     parser.add_argument("--from", dest="earlier", default="", help="revision, or another checkout")
     parser.add_argument("--rollback", action="store_true", help="from the present to that one")
     parser.add_argument("--engine", choices=ENGINES, default="processes")
+    parser.add_argument("--postgres", action="store_true", help="rows in PostgreSQL")
     parser.add_argument("--store", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     if options.rollback and not options.earlier:
@@ -281,11 +291,23 @@ def main() -> int:
     return 1 if missed else 0
 
 
+@contextmanager
+def _postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer().create()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 def play(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return what one drill counted."""
     codes = codes_of(options, folder)
-    with cluster_of(options.engine, folder, codes[0]) as nodes:
-        drill = Drill(folder, options.trainers, nodes, codes)
+    with (
+        cluster_of(options.engine, folder, codes[0]) as nodes,
+        _postgres() if options.postgres else nullcontext() as postgres,
+    ):
+        drill = Drill(folder, options.trainers, nodes, codes, postgres)
         try:
             drill.begin()
             (drill.roll_back if options.rollback else drill.upgrade)()

@@ -29,11 +29,13 @@ def revision() -> str:
     return found[-1]
 
 
-@pytest.mark.parametrize("rollback", [False, True], ids=["upgrade", "rollback"])
+@pytest.mark.parametrize("rollback", [False, True], ids=["upgrade", "rollback of PostgreSQL"])
 def test_parts_are_replaced_by_those_of_another_version_under_load(
     revision: str, rollback: bool, tmp_path: Path
 ) -> None:
-    options = argparse.Namespace(earlier=revision, rollback=rollback, engine="none", trainers=2)
+    options = argparse.Namespace(
+        earlier=revision, rollback=rollback, engine="none", trainers=2, postgres=rollback
+    )
     result = play(options, tmp_path)
     assert {each: result[each] for each in TARGETS} == dict.fromkeys(TARGETS, 0), result
     assert result["uses_tried"] >= 100
