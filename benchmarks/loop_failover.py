@@ -47,8 +47,8 @@ from scheduler.core.machine import Machine
 from scheduler.core.state import snapshot
 from scheduler.runtime.liveness import process_name
 from scheduler.runtime.loop.leadership import Leadership
-from scheduler.runtime.loop.recovery import StoredSnapshot
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
+from scheduler.runtime.loop.stored_snapshot import StoredSnapshot
 from scheduler.runtime.loop.watchdog import Watchdog, WatchedLoop
 from scheduler.runtime.redis.clients import connect
 from scheduler.runtime.redis.journal import START, Journal

@@ -218,8 +218,6 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         pauses, stall = _rounds(servers, load, options)
         operator.stop(PATIENCE_SECONDS)
         audit.replay()
-        accepted = load.accepted
-        lost = [each for each in accepted if not audit.finishes[each]]
         return {
             "rounds": options.rounds,
             "trainers": options.trainers,
@@ -228,17 +226,7 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             "wait_replicas": options.wait_replicas,
             "replicas_to_write": options.replicas_to_write,
             "down_after_seconds": DOWN_AFTER_MS / 1000,
-            "accepted": len(accepted),
-            "lost": len(lost),
-            "lost_with_an_outcome": sum(each in load.outcomes for each in lost),
-            "other_outcome": sum(
-                audit.outcomes.get(each, outcome) != outcome
-                for each, outcome in load.outcomes.items()
-            ),
-            "ran_twice": len(load.ran_twice()),
-            "ended_twice": sum(count > 1 for count in audit.finishes.values()),
-            "not_completed": sum(each != "completed" for each in load.outcomes.values()),
-            "without_an_end": len(accepted - load.outcomes.keys()),
+            **_counted(load, audit),
             "verbs": len(operator.answered),
             "verbs_lost": len(operator.lost(system)),
             "stalled": stall,
@@ -250,6 +238,24 @@ def play(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     finally:
         system.stop()
         servers.stop()
+
+
+def _counted(load: SteadyTrainers, audit: Audit) -> dict[str, int]:
+    """Return what became of the actions."""
+    accepted = load.accepted
+    lost = [each for each in accepted if not audit.finishes[each]]
+    return {
+        "accepted": len(accepted),
+        "lost": len(lost),
+        "lost_with_an_outcome": sum(each in load.outcomes for each in lost),
+        "other_outcome": sum(
+            audit.outcomes.get(each, outcome) != outcome for each, outcome in load.outcomes.items()
+        ),
+        "ran_twice": len(load.ran_twice()),
+        "ended_twice": sum(count > 1 for count in audit.finishes.values()),
+        "not_completed": sum(each != "completed" for each in load.outcomes.values()),
+        "without_an_end": len(accepted - load.outcomes.keys()),
+    }
 
 
 def _rounds(

@@ -71,11 +71,11 @@ def _of_loop(keys: Keys) -> list[RedisGrant]:
             commands=(
                 *_SCRIPTS, "get", "set", "del", "mget", "getrange", "exists", "expire", "hset", "hget", "hmget", "hdel", "hkeys",
                 "hgetall", "hexists", "hsetnx", "xadd", "xdel", "xlen", "xrange", "xrevrange", "xread", "xtrim", "llen", "lrange",
-                "lpop", "rpush", "smembers", "sdiff", "sismember",
+                "lpop", "rpush", "smembers", "sdiff", "sismember", "rename",
             ),
             both=(
                 keys.epoch, keys.leader, keys.journal, keys.inbox, keys.arrivals, keys.arrivals_of("*"), keys.snapshot,
-                keys.hung_pass, keys.config, keys.capacity, keys.project_loads, keys.dead_letters, keys.positions,
+                keys.offered_snapshot, keys.snapshot_offer, keys.hung_pass, keys.config, keys.capacity, keys.project_loads, keys.dead_letters, keys.positions,
                 keys.held, keys.workers, keys.commands("*", "*"), keys.reports("*"), keys.revoked_nodes,
             ),
             read=(

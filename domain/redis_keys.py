@@ -68,6 +68,16 @@ class Keys:
         return f"{self.prefix}:snapshot"
 
     @property
+    def offered_snapshot(self) -> str:
+        """A snapshot that a standby took; the leader may make it the stored one."""
+        return f"{self.prefix}:offered-snapshot"
+
+    @property
+    def snapshot_offer(self) -> str:
+        """What the offered snapshot was taken from (`scheduler.runtime.loop.snapshot_offers`)."""
+        return f"{self.prefix}:snapshot-offer"
+
+    @property
     def hung_pass(self) -> str:
         """The last pass that a watchdog ended (`scheduler.runtime.loop.watchdog`)."""
         return f"{self.prefix}:hung-pass"

@@ -26,7 +26,13 @@ from scheduler.runtime.liveness import show_life
 from scheduler.runtime.loop.inbox import Inbox
 from scheduler.runtime.loop.leadership import AsideWrite, Leadership
 from scheduler.runtime.loop.loop_stats import PASS_BOUNDS, LoopStats
-from scheduler.runtime.loop.recovery import StoredSnapshot
+from scheduler.runtime.loop.snapshot_offers import OfferedSnapshots
+from scheduler.runtime.loop.stored_snapshot import (
+    LARGE_BYTES,
+    SnapshotPace,
+    StoredSnapshot,
+    encode_snapshot,
+)
 from scheduler.runtime.loop.term import Term
 from scheduler.runtime.redis.clients import durability_risks, server_of
 from scheduler.runtime.redis.journal import Journal
@@ -42,12 +48,6 @@ CLOCK_SECONDS = 12.0
 SILENT_SECONDS = 1.2
 #: Period of the check of Redis' settings.
 DURABILITY_SECONDS = 60.0
-#: A snapshot is taken after this many entries, or once the entries behind the last one took this long
-#: to decide, so that a successor takes over quickly.
-SNAPSHOT_ENTRIES = 5000
-REPLAY_SECONDS = 0.3
-#: Deciding takes at least this many times as long as taking snapshots.
-SNAPSHOT_SHARE = 10.0
 #: A new leader grants what waited before it takes a snapshot.
 FIRST_SNAPSHOT_SECONDS = 2.0
 #: Journal kept for queries about the past, when no consumer needs more.
@@ -55,11 +55,6 @@ JOURNAL_RETENTION_SECONDS = 900.0
 
 #: A forgotten node that returns within this time reads that it was forgotten, and cleans up.
 FORGOTTEN_SECONDS = 30 * 86400
-
-#: A snapshot of more bytes is written in a thread: Redis takes as long for it as for hundreds of passes.
-ASIDE_BYTES = 1_000_000
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class _Covered(NamedTuple):
@@ -106,9 +101,8 @@ class Housekeeping:
         self._trimmed = inbox.settled_id
         # Replayed entries count as new: leaders in quick succession would otherwise leave ever more
         # entries to replay.
-        self._snapshot_seq = term.seq - replayed
-        self._decided_before = stats.decided_seconds - replay_seconds
-        self._snapshot_seconds = 0.0
+        self._pace = SnapshotPace(term.seq - replayed, stats.decided_seconds - replay_seconds)
+        self._offered = OfferedSnapshots(client, keys, leadership)
         self._snapshots_from = monotonic() + FIRST_SNAPSHOT_SECONDS
         #: A snapshot on its way.
         self._writing: tuple[AsideWrite, _Covered] | None = None
@@ -130,18 +124,28 @@ class Housekeeping:
         self._check_durability()
         if self._inbox.settled_id != self._shown_id or monotonic() >= self._life_due_at:
             self.show_life()
-        if not self._finish_writing() and self._needs_snapshot():
-            self.snapshot(aside_bytes=ASIDE_BYTES)
+        if not self._finish_writing() and not self._adopt() and self._needs_snapshot():
+            self.snapshot(aside_bytes=LARGE_BYTES)
         return self._lost_and_returned()
 
     def _needs_snapshot(self) -> bool:
         """Whether the next leader would have to replay so much that it takes over late."""
         if monotonic() < self._snapshots_from:
             return False
-        if self._term.seq - self._snapshot_seq >= SNAPSHOT_ENTRIES:
-            return True
-        decided = self._stats.decided_seconds - self._decided_before
-        return decided >= max(REPLAY_SECONDS, SNAPSHOT_SHARE * self._snapshot_seconds)
+        decided = self._stats.decided_seconds
+        return self._pace.is_due(self._term.seq, decided, self._offered.patience)
+
+    def _adopt(self) -> bool:
+        """Store the snapshot that a standby offers; return whether there was one."""
+        pace, seq = self._pace, self._term.seq
+        offer = self._offered.adopt(pace.seq, seq)
+        if offer is None:
+            return False
+        decided = self._stats.decided_seconds
+        behind = (decided - pace.decided_seconds) * (seq - offer.seq) / (seq - pace.seq)
+        self._pace = SnapshotPace(offer.seq, decided - behind, pace.took_seconds)
+        self._trim_behind(_Covered(offer.journal_id, monotonic()))
+        return True
 
     def _check_durability(self) -> None:
         """Check whether Redis persists what it accepts: its settings may change while it runs."""
@@ -207,9 +211,9 @@ class Housekeeping:
         self._leadership.finish_aside()
         self._finish_writing()
         term = self._term
-        covered = _Covered(term.journal_id, monotonic())
-        self._decided_before = self._stats.decided_seconds
-        if term.seq == self._snapshot_seq:
+        covered, before = _Covered(term.journal_id, monotonic()), self._pace
+        self._pace = SnapshotPace(term.seq, self._stats.decided_seconds, before.took_seconds)
+        if term.seq == before.seq:
             return
         stored = StoredSnapshot(
             term.journal_id,
@@ -218,14 +222,16 @@ class Housekeeping:
             snapshot.dump(term.machine),
             self._inbox.settled_part,
         )
-        body, self._snapshot_seq = _encode(stored), term.seq
+        body = encode_snapshot(stored)
         if len(body) >= aside_bytes:
-            self._snapshot_seconds = monotonic() - covered.began  # the loop waits for no more of it
+            self._pace.took_seconds = (
+                monotonic() - covered.began
+            )  # the loop waits for no more of it
             self._writing = self._leadership.put_aside(self._keys.snapshot, body), covered
             return
         self._leadership.put(self._keys.snapshot, body)
         self._trim_behind(covered)
-        self._snapshot_seconds = monotonic() - covered.began
+        self._pace.took_seconds = monotonic() - covered.began
 
     def _finish_writing(self) -> bool:
         """Finish a snapshot that has arrived; return whether one is still on its way. Raises redis.RedisError, Fenced."""

@@ -41,6 +41,7 @@ from domain.errors import Fenced, Unreadable
 from domain.redis_keys import Keys
 from scheduler.runtime.redis.connection import Argument, RedisConnection
 from scheduler.runtime.redis.lua_scripts import (
+    ADOPT,
     COMMIT,
     COMMIT_ASIDE,
     ELECT,
@@ -94,6 +95,7 @@ class Leadership:
         self._hold = self.client.register_script(HOLD)
         self._release = self.client.register_script(RELEASE)
         self._put = self.client.register_script(PUT)
+        self._adopt = self.client.register_script(ADOPT)
         self._set_aside = self.client.register_script(SET_ASIDE)
         self._state_queued = self.client.register_script(STATE_QUEUED)
         self._resign = self.client.register_script(RESIGN)
@@ -146,6 +148,12 @@ class Leadership:
         self._aside = AsideWrite(write, self._judged)
         self._aside.start()
         return self._aside
+
+    def adopt(self, offer: bytes, journal_id: str, entry: bytes) -> bool:
+        """Make an offered snapshot the stored one (`snapshot_offers`); return whether it was."""
+        keys = self.keys
+        names = [keys.epoch, keys.leader, keys.snapshot_offer, keys.offered_snapshot, keys.snapshot, keys.journal]  # fmt: skip
+        return bool(self._fenced(self._adopt, names, [offer, journal_id, entry]))
 
     def finish_aside(self) -> None:
         """Wait for what a thread writes: an older snapshot must not replace a later one."""

@@ -32,6 +32,8 @@ from scheduler.core.state import snapshot
 from scheduler.core.state.supply import MakeLedger
 from scheduler.runtime.loop.leadership import HEAD_BYTES
 from scheduler.runtime.loop.poison_messages import NoMessageToBlame
+from scheduler.runtime.loop.snapshot_offers import OfferingStandby
+from scheduler.runtime.loop.stored_snapshot import StoredSnapshot, decode_snapshot, place_in
 from scheduler.runtime.redis.connection import Entries
 from scheduler.runtime.redis.journal import START, Journal, id_parts
 
@@ -49,27 +51,6 @@ LOAD_SECONDS: Final = 60.0
 LOADS: Final = 10.0
 
 
-class StoredSnapshot(msgspec.Struct):
-    """State of the core, and its place in the journal and in the inbox."""
-
-    journal_id: str
-    inbox_id: str
-    seq: int
-    state: bytes
-    inbox_part: InboxPart | None = None
-
-
-class _SnapshotPlace(msgspec.Struct):
-    """The first members of a `StoredSnapshot`."""
-
-    journal_id: str = START
-    inbox_id: str = START
-    seq: int = 0
-
-
-_decoder = msgspec.msgpack.Decoder(StoredSnapshot)
-
-
 @dataclass
 class Recovered:
     """A machine that is level with the journal."""
@@ -85,6 +66,11 @@ class Recovered:
     from_nothing: bool = False
     #: What replaying the entries behind the stored snapshot takes, as far as a standby has measured it.
     replay_seconds: float = 0.0
+
+    def stored(self) -> StoredSnapshot:
+        """Return the state as a snapshot."""
+        state = snapshot.dump(self.machine)
+        return StoredSnapshot(self.journal_id, self.inbox_id, self.seq, state, self.inbox_part)
 
 
 def recover(
@@ -119,7 +105,7 @@ def _restored(stored: bytes | None, make_ledger: MakeLedger, config: Config) -> 
 
 def _load(stored: bytes, make_ledger: MakeLedger) -> tuple[StoredSnapshot, Machine]:
     try:
-        taken = _decoder.decode(stored)
+        taken = decode_snapshot(stored)
         return taken, snapshot.load(taken.state, make_ledger)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unreadable(
@@ -172,7 +158,7 @@ class StandbyState:
     """The machine of a standby, level with the journal but for its last moments.
 
     Theory of operation. A standby restores the latest snapshot and applies the journal behind it as it grows, exactly as a
-    recovery does: nothing is decided, and nothing is written. The journal has only what leaders committed, since writes of
+    recovery does: nothing is decided, and nothing is written but offers of snapshots (`snapshot_offers`). The journal has only what leaders committed, since writes of
     a lost epoch are refused. But Redis itself may lose the newest entries (a replica was promoted, a file ends early), and
     others then follow in their place. So each read begins at the last entry that was applied, and that entry has to be
     there, unchanged; a journal that was trimmed beyond it fails the same test. Whatever is wrong (also an entry that cannot
@@ -216,7 +202,7 @@ class StandbyState:
         self._journal.close()  # the next read is of the server that elected this loop
         if recovered is None or not self._guarded(lambda: self._finish(progress)):
             return None
-        recovered.replayed = max(0, recovered.seq - _place_in(self._stored_head()).seq)
+        recovered.replayed = max(0, recovered.seq - place_in(self._stored_head()).seq)
         recovered.replay_seconds = self._seconds_for(recovered.replayed)
         self._forget("")
         self._load_at = float("-inf")
@@ -255,6 +241,7 @@ class StandbyState:
         self._loaded_at, self._load_at = began, began + LOAD_SECONDS
         self._head = (stored or b"")[:HEAD_BYTES]
         self._recovered = _restored(stored, self._make_ledger, self._config)
+        self._offers = OfferingStandby(self._client, self._keys, self._recovered.seq)
         self._load_seconds, self._apply_seconds, self._entries = monotonic() - began, 0.0, 0
         log.info("standby at entry %d after %.2f s", self._recovered.seq, self._load_seconds)
         return True
@@ -263,6 +250,7 @@ class StandbyState:
         until = monotonic() + SLICE_SECONDS
         while monotonic() < until:
             if not self._apply(until):
+                self._offer_snapshot()
                 self._read_at = monotonic() + FOLLOW_SECONDS
                 return False
         if monotonic() >= self._loaded_at + LOADS * self._load_seconds and self._is_outrun():
@@ -270,6 +258,11 @@ class StandbyState:
             free_machines()
             self._load_at = float("-inf")
         return True
+
+    def _offer_snapshot(self) -> None:
+        recovered = self._recovered
+        assert recovered is not None
+        self._offers.consider(recovered.seq, self._apply_seconds, self._applied, recovered.stored)
 
     def _finish(self, progress: Callable[[], None]) -> bool:
         if self._is_outrun():
@@ -315,21 +308,11 @@ class StandbyState:
     def _is_outrun(self) -> bool:
         """Whether the stored snapshot can be loaded sooner than the entries up to it can be applied."""
         assert self._recovered is not None
-        entries = _place_in(self._stored_head()).seq - self._recovered.seq
+        entries = place_in(self._stored_head()).seq - self._recovered.seq
         return entries > PAGE and self._seconds_for(entries) > self._load_seconds
 
     def _seconds_for(self, entries: int) -> float:
         return entries * self._apply_seconds / max(self._entries, 1)
-
-
-def _place_in(head: bytes) -> _SnapshotPlace:
-    """Return the place of a snapshot that begins so."""
-    before, name, rest = head.partition(b"\xa3seq")
-    if not name:
-        return _SnapshotPlace()
-    size = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}.get(rest[0], 1)  # of a number in msgpack
-    three_members = b"\x83" + before[1:] + name + rest[:size]
-    return msgspec.msgpack.decode(three_members, type=_SnapshotPlace)
 
 
 def free_machines() -> None:

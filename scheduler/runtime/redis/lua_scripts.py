@@ -107,6 +107,21 @@ return ids
 #: KEYS epoch, leader, target · ARGV epoch, name, lease milliseconds, value.
 PUT: Final = _CHECK_EPOCH + "return redis.call('SET', KEYS[3], ARGV[4])"
 
+#: Makes an offered snapshot the stored one; returns 0 when the offer is another one, or the journal has not the entry that it was taken from.
+#: KEYS epoch, leader, offer, offered, snapshot, journal · ARGV epoch, name, lease milliseconds, offer, id of the entry, entry.
+ADOPT: Final = (
+    _CHECK_EPOCH
+    + """
+if redis.call('GET', KEYS[3]) ~= ARGV[4] then return 0 end
+local found = redis.call('XRANGE', KEYS[6], ARGV[5], ARGV[5])[1]
+if not found or found[2][2] ~= ARGV[6] then return 0 end
+if not string.find(redis.call('GETRANGE', KEYS[4], 0, 255), ARGV[5], 1, true) then return 0 end
+redis.call('RENAME', KEYS[4], KEYS[5])
+redis.call('DEL', KEYS[3])
+return 1
+"""
+)
+
 #: KEYS epoch, leader, letters · ARGV epoch, name, lease milliseconds, name of the letter, letter.
 SET_ASIDE: Final = _CHECK_EPOCH + "return redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])"
 

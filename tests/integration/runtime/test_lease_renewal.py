@@ -15,7 +15,7 @@ from domain.errors import Fenced
 from domain.events import TimeAdvanced
 from domain.redis_keys import Keys
 from managers.registry import load
-from scheduler.runtime.loop import housekeeping, scheduler_loop
+from scheduler.runtime.loop import housekeeping, scheduler_loop, stored_snapshot
 from scheduler.runtime.loop.leadership import Leadership, LeaseRenewal
 from scheduler.runtime.loop.recovery import recover
 from scheduler.runtime.loop.scheduler_loop import SchedulerLoop
@@ -107,8 +107,8 @@ def test_leaders_that_follow_each_other_leave_no_more_and_more_to_replay(
     redis_client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "FIRST_SNAPSHOT_SECONDS", 0.0)
-    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 4)
-    monkeypatch.setattr(housekeeping, "REPLAY_SECONDS", 3000.0)
+    monkeypatch.setattr(stored_snapshot, "SNAPSHOT_ENTRIES", 4)
+    monkeypatch.setattr(stored_snapshot, "REPLAY_SECONDS", 3000.0)
     first = loop_of(redis_client, keys, "first")
     assert first.leadership.try_elect()
     first.take_over()
@@ -133,7 +133,7 @@ def test_a_snapshot_is_taken_when_a_replay_would_take_long(
 ) -> None:
     """However few entries they are: some take a second each, with much that waits."""
     # So long that the pass of this test counts for nothing, however long it takes.
-    monkeypatch.setattr(housekeeping, "REPLAY_SECONDS", 3000.0)
+    monkeypatch.setattr(stored_snapshot, "REPLAY_SECONDS", 3000.0)
     monkeypatch.setattr(housekeeping, "FIRST_SNAPSHOT_SECONDS", 0.0)
     loop = loop_of(redis_client, keys, "first")
     assert loop.leadership.try_elect()
@@ -154,8 +154,8 @@ def a_large_snapshot_on_its_way(
     instead: Callable[..., object] | None = None,
 ) -> tuple[SchedulerLoop, Event]:
     """Return a loop that writes a snapshot in a thread, and what lets Redis have it; ``instead``: what the thread does."""
-    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 1)
-    monkeypatch.setattr(housekeeping, "ASIDE_BYTES", 1)
+    monkeypatch.setattr(stored_snapshot, "SNAPSHOT_ENTRIES", 1)
+    monkeypatch.setattr(housekeeping, "LARGE_BYTES", 1)
     monkeypatch.setattr(housekeeping, "FIRST_SNAPSHOT_SECONDS", 0.0)
     loop, released = loop_of(client, keys, "first"), Event()
     assert loop.leadership.try_elect()
@@ -186,7 +186,7 @@ def test_a_loop_goes_on_while_a_large_snapshot_is_written(
 
     released.set()
     loop.leadership.finish_aside()
-    monkeypatch.setattr(housekeeping, "SNAPSHOT_ENTRIES", 100)
+    monkeypatch.setattr(stored_snapshot, "SNAPSHOT_ENTRIES", 100)
     loop.housekeeping._next = 0.0
     loop.housekeeping.due()
 

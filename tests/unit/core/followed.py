@@ -15,7 +15,8 @@ from domain.redis_keys import Keys
 from scheduler.core.machine import Machine
 from scheduler.core.state import snapshot
 from scheduler.runtime.loop import recovery
-from scheduler.runtime.loop.recovery import Recovered, StandbyState, StoredSnapshot, recover
+from scheduler.runtime.loop.recovery import Recovered, StandbyState, recover
+from scheduler.runtime.loop.stored_snapshot import StoredSnapshot
 from scheduler.runtime.redis.connection import Entries
 from scheduler.runtime.redis.journal import START, id_parts
 from tests.builders import make_ledger
