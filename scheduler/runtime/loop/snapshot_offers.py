@@ -35,7 +35,7 @@ from scheduler.runtime.loop.stored_snapshot import (
 )
 
 #: A standby offers before the leader's own is due.
-OFFER_PATIENCE: Final = 0.7
+OFFER_PATIENCE: Final = 0.9
 #: A leader waits so many times as long with its own, until it has adopted none for so many seconds.
 PATIENCE: Final = 2.0
 PATIENT_SECONDS: Final = 60.0
