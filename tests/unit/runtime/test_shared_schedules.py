@@ -38,7 +38,7 @@ PATHS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=by_tier(25, 150, 3000), deadline=None)
+@settings(max_examples=by_tier(10, 30, 3000), deadline=None)
 @given(ROWS, ARRIVALS, PLACES, PATHS, st.integers(1, 2), st.sampled_from([0, 30]))
 def test_paths_that_share_their_beginning_have_the_waits_of_each_by_itself(
     rows: list[DemandRow],
