@@ -13,8 +13,7 @@ from scheduler.runtime.node_groups.list_schedule import WaitList
 from scheduler.runtime.node_groups.pool_load import NodesFrom, PoolLoad, Takers
 from scheduler.runtime.node_groups.queue_estimate import (
     HORIZON_SECONDS,
-    busy_share,
-    queue_seconds,
+    QueueEstimate,
 )
 
 #: Class → its mean ACT.
@@ -27,6 +26,7 @@ class PoolEstimate:
     def __init__(self, load: PoolLoad) -> None:
         self.load = load
         self._listed = WaitList(load)
+        self._queues = QueueEstimate(load)
         self._sums: dict[tuple[NodesFrom, ...], dict[Takers, tuple[float, float]]] = {}
         self._queued: dict[tuple[int, ...], Mapping[Takers, float]] = {}
 
@@ -64,7 +64,7 @@ class PoolEstimate:
             takers: (waits.sums.get(takers, 0.0) + seconds, float(count))
             for takers, (count, seconds) in load.waiting.items()
         }
-        busy = busy_share(load, path[-1].nodes) if waits.drained_at else 0.0
+        busy = self._queues.busy_share(path[-1].nodes) if waits.drained_at else 0.0
         queued = self._queued_within(path)
         for takers, (rate, seconds) in load.arriving.items():
             # What arrives before the last of those that wait has started waits behind them.
@@ -87,7 +87,7 @@ class PoolEstimate:
             if seconds > 0:
                 queued = self._queued.get(each.nodes)
                 if queued is None:
-                    queued = self._queued[each.nodes] = queue_seconds(self.load, each.nodes)
+                    queued = self._queued[each.nodes] = self._queues.seconds(each.nodes)
                 for takers, wait in queued.items():
                     found[takers] = found.get(takers, 0.0) + seconds * wait
         return found

@@ -115,6 +115,7 @@ class PoolChoice:
 
     def __post_init__(self) -> None:
         self.costs = costs_of(self.groups)
+        self._found: dict[int, list[Growth]] = {}
         load = self.estimate.load
         sizes = [_size(shape) for shape in load.shapes]
         price = sum(self.costs) / max(_EPSILON, sum(sizes[: load.groups]))
@@ -144,6 +145,12 @@ class PoolChoice:
 
     def growths(self, own: int) -> list[Growth]:
         """Return what further nodes of a group would bring, by class; those with most gain first."""
+        found = self._found.get(own)
+        if found is None:
+            found = self._found[own] = self._growths(own)
+        return found
+
+    def _growths(self, own: int) -> list[Growth]:
         group, estimate = self.groups[own], self.estimate
         if group.base >= group.most:
             return []

@@ -159,9 +159,17 @@ class PoolLoad:
             found.append((self.kinds.index(kind), amount))
         return tuple(found)
 
-    def takers(self, slots: Sequence[int]) -> Takers:
+    def takers(self, slots: tuple[int, ...]) -> Takers:
         """Return the elastic groups whose nodes take an action with these slots."""
-        return tuple(group for group in range(self.groups) if slots[group])
+        key = slots[: self.groups]
+        found = self._known_takers.get(key)
+        if found is None:
+            found = self._known_takers[key] = tuple(group for group, fits in enumerate(key) if fits)
+        return found
+
+    @cached_property
+    def _known_takers(self) -> dict[tuple[int, ...], Takers]:
+        return {}
 
     def all_nodes(self, nodes: Sequence[int]) -> tuple[int, ...]:
         """Return the nodes of all shapes, with so many of each elastic group."""
@@ -171,6 +179,11 @@ class PoolLoad:
     def row_slots(self) -> list[tuple[int, ...]]:
         """The slots of each row."""
         return [self.fitted(row.needs, row.memory_bytes)[1] for row in self.rows]
+
+    @cached_property
+    def row_pairs(self) -> list[Pairs | None]:
+        """What an action of each row takes, without the memory of its environment."""
+        return [self.fitted(row.needs)[0] for row in self.rows]
 
     @cached_property
     def waiting(self) -> dict[Takers, tuple[int, float]]:

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -39,33 +39,97 @@ class _Crowd(NamedTuple):
     spread: float
 
 
-def queue_seconds(load: PoolLoad, nodes: Sequence[int]) -> dict[Takers, float]:
-    """Return the sum of the waits of what arrives in a second, by class; ``nodes``: of each elastic group."""
-    there = load.all_nodes(nodes)
-    crowds = {
-        position: _crowds(works, [have[position] * n for have, n in zip(load.capacities, there, strict=True)])
-        for position, works in load.works.items()
-    }  # fmt: skip
-    found: dict[Takers, float] = {}
-    beside = _besides(load, there)
-    for stream in load.streams:
-        waits = [_wait(load, stream, there, position, crowds[position]) for position in stream.uses]
-        none = 0.0 if any(there[host] for host in stream.hosts) else NEVER_SECONDS
-        wait = max(waits, default=none)
-        if stream.bound:
-            wait = min(NEVER_SECONDS, wait + _beside_larger(load, stream, there, beside))
-        found[stream.takers] = found.get(stream.takers, 0.0) + stream.per_second * wait
-    return found
+class QueueEstimate:
+    """The estimate for one load: what does not depend on the number of nodes is found once."""
 
+    def __init__(self, load: PoolLoad) -> None:
+        self._load = load
+        #: (Shapes that take a stream, resource): the streams that spread over them have equal shares.
+        self._spreads: dict[_Spread, None] = {}
+        self._large = list(self._large_streams())
+        self._loads = {
+            position: sum(work.load for work in works.values())
+            for position, works in load.works.items()
+        }
 
-def busy_share(load: PoolLoad, nodes: Sequence[int]) -> float:
-    """Return the largest share of a resource that what arrives keeps busy."""
-    there = load.all_nodes(nodes)
-    most = 0.0
-    for position, works in load.works.items():
-        amount = sum(have[position] * n for have, n in zip(load.capacities, there, strict=True))
-        most = max(most, sum(work.load for work in works.values()) / max(1, amount))
-    return most
+    def seconds(self, nodes: Sequence[int]) -> dict[Takers, float]:
+        """Return the sum of the waits of what arrives in a second, by class; ``nodes``: of each elastic group."""
+        load = self._load
+        there = load.all_nodes(nodes)
+        crowds = {
+            position: _crowds(works, [have[position] * n for have, n in zip(load.capacities, there, strict=True)])
+            for position, works in load.works.items()
+        }  # fmt: skip
+        found: dict[Takers, float] = {}
+        shares = self._shares(there) if self._large else {}
+        beside = self._besides(there, shares)
+        for stream in load.streams:
+            waits = [
+                _wait(load, stream, there, position, crowds[position]) for position in stream.uses
+            ]
+            none = 0.0 if any(there[host] for host in stream.hosts) else NEVER_SECONDS
+            wait = max(waits, default=none)
+            if stream.bound and beside:
+                wait = min(NEVER_SECONDS, wait + _beside_larger(stream, shares, beside))
+            found[stream.takers] = found.get(stream.takers, 0.0) + stream.per_second * wait
+        return found
+
+    def busy_share(self, nodes: Sequence[int]) -> float:
+        """Return the largest share of a resource that what arrives keeps busy."""
+        there = self._load.all_nodes(nodes)
+        most = 0.0
+        for position, busy in self._loads.items():
+            amount = sum(have[position] * n for have, n in zip(self._load.capacities, there, strict=True))  # fmt: skip
+            most = max(most, busy / max(1, amount))
+        return most
+
+    def _large_streams(self) -> Iterable[_LargeStream]:
+        """Yield the streams that may hold up smaller actions, by resource (rule 4)."""
+        load = self._load
+        for stream in load.streams:
+            few = [host for host in stream.hosts if stream.slots[host] <= _FEW]
+            for position, units in zip(stream.uses, stream.units, strict=True) if few else ():
+                smaller = [
+                    (other.seconds * amount, (other.hosts, position))
+                    for other in load.streams
+                    for used, amount in zip(other.uses, other.units, strict=True)
+                    if used == position and amount < units
+                ]
+                spread = stream.hosts, position
+                self._spreads.update(dict.fromkeys([spread, *(each for _, each in smaller)]))
+                yield _LargeStream(few, spread, units, _held_up(load, stream), smaller)
+
+    def _shares(self, there: Sequence[int]) -> _Shares:
+        """Return which share of a stream runs on the nodes of each shape."""
+        found = {}
+        for hosts, position in self._spreads:
+            have = [there[host] * self._load.capacities[host][position] for host in hosts]
+            total = sum(have)
+            found[hosts, position] = {
+                host: amount / total if total else 0.0
+                for host, amount in zip(hosts, have, strict=True)
+            }
+        return found
+
+    def _besides(
+        self, there: Sequence[int], shares: _Shares
+    ) -> dict[tuple[int, int], list[_Larger]]:
+        """Return (shape, resource) → the streams that hold up smaller actions there (rule 4)."""
+        found: dict[tuple[int, int], list[_Larger]] = {}
+        for hosts, spread, units, held_up, smaller in self._large:
+            position = spread[1]
+            for host in hosts:
+                if not there[host]:
+                    continue
+                kept_busy = [seconds * shares[other][host] for seconds, other in smaller if host in shares[other]]  # fmt: skip
+                # Of one node: what the smaller ones keep busy, and what is left to them.
+                busy = sum(kept_busy) / there[host]
+                left = max(0.0, self._load.capacities[host][position] - units)
+                if busy > left:
+                    share = shares[spread][host] / there[host]
+                    wait = share * held_up * (1.0 - left / busy)
+                    found.setdefault((host, position), []).append(_Larger(units, wait))
+        return found
 
 
 def _wait(
@@ -88,36 +152,30 @@ def _wait(
     return min(NEVER_SECONDS, steady * crowd.seconds * crowd.spread + growing)
 
 
+#: The shapes that take a stream, and a resource.
+_Spread = tuple[tuple[int, ...], int]
+#: Spread → shape → share of the streams that runs there.
+_Shares = Mapping[_Spread, Mapping[int, float]]
+
+
+class _LargeStream(NamedTuple):
+    """A stream of which a node takes few actions, for one resource."""
+
+    #: Shapes whose nodes take few.
+    hosts: list[int]
+    spread: _Spread
+    units: float
+    held_up: float
+    #: What smaller actions keep busy of the resource, and where.
+    smaller: list[tuple[float, _Spread]]
+
+
 class _Larger(NamedTuple):
     """A stream of which a node takes few actions, on the nodes of one shape."""
 
     units: float
     #: Sum of the waits that its actions of a second cause to each smaller action of one node.
     wait: float
-
-
-def _besides(load: PoolLoad, there: Sequence[int]) -> dict[tuple[int, int], list[_Larger]]:
-    """Return (shape, resource) → the streams that hold up smaller actions there (rule 4)."""
-    found: dict[tuple[int, int], list[_Larger]] = {}
-    for stream in load.streams:
-        for position, units in zip(stream.uses, stream.units, strict=True):
-            for host in stream.hosts:
-                if stream.slots[host] > _FEW or not there[host]:
-                    continue
-                smaller = sum(
-                    other.seconds * amount * _share(load, other, there, host, position)
-                    for other in load.streams
-                    for used, amount in zip(other.uses, other.units, strict=True)
-                    if used == position and amount < units and other.slots[host]
-                )
-                # Of one node: what the smaller ones keep busy, and what is left to them.
-                busy = smaller / there[host]
-                left = max(0.0, load.capacities[host][position] - units)
-                if busy > left:
-                    share = _share(load, stream, there, host, position) / there[host]
-                    wait = share * _held_up(load, stream) * (1.0 - left / busy)
-                    found.setdefault((host, position), []).append(_Larger(units, wait))
-    return found
 
 
 def _held_up(load: PoolLoad, stream: ArrivalStream) -> float:
@@ -129,22 +187,12 @@ def _held_up(load: PoolLoad, stream: ArrivalStream) -> float:
     return half * most / (half + most)
 
 
-def _share(
-    load: PoolLoad, stream: ArrivalStream, there: Sequence[int], host: int, position: int
-) -> float:
-    """Return the share of a stream that runs on the nodes of one shape."""
-    total = sum(there[each] * load.capacities[each][position] for each in stream.hosts)
-    return there[host] * load.capacities[host][position] / total if total else 0.0
-
-
 def _beside_larger(
-    load: PoolLoad, stream: ArrivalStream, there: Sequence[int], beside: Mapping[tuple[int, int], Sequence[_Larger]]
-) -> float:  # fmt: skip
+    stream: ArrivalStream, shares: _Shares, beside: Mapping[tuple[int, int], Sequence[_Larger]]
+) -> float:
     """Return the mean wait of a bound action while larger ones have its node."""
-    if not beside:
-        return 0.0
     return sum(
-        larger.wait * _share(load, stream, there, host, position)
+        larger.wait * shares[stream.hosts, position][host]
         for position, units in zip(stream.uses, stream.units, strict=True)
         for host in stream.hosts
         for larger in beside.get((host, position), ())
