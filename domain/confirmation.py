@@ -15,7 +15,7 @@ _NO_REPLICAS: Final = "NOREPLICAS"
 _REFUSES: Final = (
     "Redis refuses writes while fewer replicas follow it than its min-replicas-to-write"
 )
-CURE: Final = "start its replicas, and let them reach it"
+WHAT_TO_DO: Final = "start its replicas, and let them reach it"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Confirmation:
             return ""
         return (
             f"{confirmed} of {self.replicas} replicas of Redis have confirmed a write within"
-            f" {self.milliseconds} ms (TANGRAM_REDIS_WAIT_REPLICAS): {CURE}"
+            f" {self.milliseconds} ms (TANGRAM_REDIS_WAIT_REPLICAS): {WHAT_TO_DO}"
         )
 
 
@@ -46,5 +46,10 @@ NONE_NEEDED: Final = Confirmation()
 
 
 def refusal_of(error: Exception) -> str:
-    """Return that Redis refuses writes for lack of replicas, and what cures it; empty: the error says something else."""
-    return f"{_REFUSES}: {CURE}" if _NO_REPLICAS in str(error) else ""
+    """Return that Redis refuses writes for lack of replicas, and what to do; empty: the error says something else."""
+    return f"{_REFUSES}: {WHAT_TO_DO}" if _NO_REPLICAS in str(error) else ""
+
+
+def why_not_done(error: Exception) -> str:
+    """Return why Redis did not do what was asked: it refuses writes, or does not answer."""
+    return refusal_of(error) or f"redis does not answer: {error}"

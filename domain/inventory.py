@@ -124,6 +124,9 @@ class PoolConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     #: They also go to a node that has what their actions have needed so far. False in journals of earlier versions, which asked for all
     #: resources of the former node.
     move_to_smaller: bool = False
+    #: With shares, a cycle scans again when running actions became narrower. False in journals of earlier versions, which left these
+    #: units free until the next event.
+    scan_after_shrinking: bool = False
 
     @property
     def needs_sandbox(self) -> bool:
@@ -225,6 +228,7 @@ def default_config() -> Config:
                 move_environments=True,
                 rebalance_environments=True,
                 move_to_smaller=True,
+                scan_after_shrinking=True,
             )
         },
         resources={

@@ -22,7 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from domain.codec import encode
-from domain.confirmation import refusal_of
+from domain.confirmation import why_not_done
 from domain.errors import Unavailable
 from domain.events import ConfigApplied
 from domain.inventory import Config
@@ -90,7 +90,7 @@ def _impatient(url: str) -> redis.Redis:
 
 def unavailable(error: Exception) -> Unavailable:
     """Return the answer to a request that Redis did not take: why, and what to do."""
-    return Unavailable(refusal_of(error) or f"redis does not answer: {error}")
+    return Unavailable(why_not_done(error))
 
 
 def write(*command: Word) -> Any:

@@ -93,7 +93,7 @@ def _pool(pool: Pool) -> PoolConfig:
         _sandbox_of(pool), pool.host_network, egress_of(pool), _warm_of(pool), steady_counts=True,
         shadow_pools=True, move_environments=pool.move_environments,
         rebalance_environments=pool.rebalance_environments,
-        move_to_smaller=True,
+        move_to_smaller=True, scan_after_shrinking=True,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ MEMBERS: Final[Mapping[type[msgspec.Struct], MemberPolicy]] = {
     PoolConfig: MemberPolicy(
         _names("name policy paused light_by_default node_grace_seconds node_dead_seconds")
         | _names("sandbox host_network egress warm steady_counts shadow_pools")
-        | _names("move_environments rebalance_environments move_to_smaller"),
+        | _names("move_environments rebalance_environments move_to_smaller scan_after_shrinking"),
         own_below=_names("shares"),
     ),
     ProjectConfig: MemberPolicy(_names("name default_pool limits")),

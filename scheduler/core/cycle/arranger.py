@@ -36,7 +36,7 @@ from domain.operators import Operator, UnitsOperator
 from domain.ports import Ledger, ShapedLedger, provides
 from domain.resources import MILLI
 from scheduler.core.cycle.pool_policies import fits_at_once, policy_of
-from scheduler.core.cycle.resizer import Resizer, gains, losses, malleable
+from scheduler.core.cycle.resizer import Resizer, UnitChange, gains, losses, malleable
 from scheduler.core.cycle.scan import Scan
 from scheduler.core.policies.choices import Choices, grained
 from scheduler.core.policies.group import Arrangement, Group, fair_share
@@ -177,7 +177,8 @@ class GroupArranger:
     def arrange(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Decide about all groups: grant, defer, resize.
 
-        Return whether an evicted candidate may run on another node.
+        Return whether another scan may admit more: an evicted candidate may run on another node, or
+        units that shares took from running actions are free.
         """
         state = self._state
         if not (self._groups or self._granted or state.resizing.changed):
@@ -204,12 +205,27 @@ class GroupArranger:
         if resizer is not None:
             decisions += gains(changes)
             resizer.commit(changes)
-        elsewhere = False
+        again = self._freed(changes)
         for key, candidate in self._evicted:
             self._release(candidate)
-            elsewhere |= self._requeue(key, candidate)
+            again |= self._requeue(key, candidate)
         self._evicted.clear()
-        return elsewhere
+        return again
+
+    def _freed(self, changes: list[UnitChange]) -> bool:
+        """Return whether shares made running actions narrower, perhaps for less than they gave up.
+
+        A later scan of the cycle does not widen an action that one has resized, so scans end.
+        """
+        state = self._state
+        if not (changes and state.sharing.cohorts and state.queues.active):
+            return False
+        pools = state.config.pools
+        return any(
+            after.amount < before.amount and pools[live.pool].scan_after_shrinking
+            for live, before, after in changes
+            if live.pool in pools
+        )
 
     def _resize_changed(self, scan: Scan) -> None:
         """Share out released units among running actions of resources that had no candidates."""

@@ -253,7 +253,7 @@ class StandbyState:
                 self._offer_snapshot()
                 self._read_at = monotonic() + FOLLOW_SECONDS
                 return False
-        if monotonic() >= self._loaded_at + LOADS * self._load_seconds and self._is_outrun():
+        if monotonic() >= self._loaded_at + LOADS * self._load_seconds and self._is_far_behind():
             self._forget("the stored snapshot is far ahead")
             free_machines()
             self._load_at = float("-inf")
@@ -265,7 +265,7 @@ class StandbyState:
         self._offers.consider(recovered.seq, self._apply_seconds, self._applied, recovered.stored)
 
     def _finish(self, progress: Callable[[], None]) -> bool:
-        if self._is_outrun():
+        if self._is_far_behind():
             raise Unreadable("the stored snapshot is far ahead")
         while self._apply(float("inf"), progress):
             pass
@@ -305,7 +305,7 @@ class StandbyState:
     def _stored_head(self) -> bytes:
         return cast("bytes", self._client.getrange(self._keys.snapshot, 0, HEAD_BYTES - 1))
 
-    def _is_outrun(self) -> bool:
+    def _is_far_behind(self) -> bool:
         """Whether the stored snapshot can be loaded sooner than the entries up to it can be applied."""
         assert self._recovered is not None
         entries = place_in(self._stored_head()).seq - self._recovered.seq

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from domain.confirmation import NONE_NEEDED, Confirmation, refusal_of
+from domain.confirmation import NONE_NEEDED, Confirmation, why_not_done
 from domain.errors import Unavailable
 from domain.redis_keys import Keys
 
@@ -37,9 +37,7 @@ def check_confirmed(wanted: Confirmation, confirmed: int) -> None:
 
 def reason_of(error: redis.RedisError) -> str:
     """Return why Redis did not do what was asked, for those who sent the request."""
-    if refusal := refusal_of(error):
-        return refusal
-    return str(error) if isinstance(error, NotConfirmed) else f"redis does not answer: {error}"
+    return str(error) if isinstance(error, NotConfirmed) else why_not_done(error)
 
 
 def unavailable(error: redis.RedisError) -> Unavailable:

@@ -72,6 +72,7 @@ def test_change_reaches_the_scheduler_after_its_commit(redis_bus):
         move_environments=True,
         rebalance_environments=True,
         move_to_smaller=True,
+        scan_after_shrinking=True,
     )
     assert in_force.projects["vision"] == ProjectConfig("vision", "big")
     assert in_force.resources["api:search"] == 3000

@@ -9,6 +9,7 @@ import pytest
 from domain.decisions import Grant, Resize
 from domain.elasticity import Elasticity
 from domain.inventory import Config, PoolConfig
+from domain.limits import Share
 from scheduler.core.cycle.resizer import RESIZE_SECONDS
 from scheduler.core.state.timers import TimerKind
 from tests.builders import a_config, a_node, an_action, granted, only
@@ -250,3 +251,23 @@ def test_switching_to_malleable_widens_what_runs_and_switching_back_leaves_it(co
 
     assert granted(scenario.submit(supple("b"))) == []
     assert width(scenario, "a") == 8
+
+
+@pytest.mark.parametrize(("again", "expected"), [(True, ["a1", "a2"]), (False, ["a1"])])
+def test_units_that_shares_take_from_running_actions_are_granted_in_the_same_cycle(
+    core, again, expected
+):
+    """False is the decision of journals of earlier versions, where ``a2`` waited for the next event."""
+    there = PoolConfig(
+        "default", "malleable", shares={"cpu": {"b": Share(0)}}, scan_after_shrinking=again
+    )
+    pool = core(a_node("n1", cpus=4), config=a_config(pools=[there]))
+    fields: dict[str, Any] = {"malleable": True}
+    pool.submit(an_action("a0", project="c", cost={"cpu": [1, 3]}, **fields))
+
+    decisions = pool.submit(
+        an_action("a1", project="a", cost={"cpu": [1, 3]}, **fields),
+        an_action("a2", project="a", cost={"cpu": 2}, **fields),
+    )
+
+    assert granted(decisions) == expected

@@ -55,7 +55,7 @@ class ShareHistories(RuleBasedStateMachine):
 
     def configure(self, shares: dict[str, Share], policy: str) -> None:
         self.shares, self.policy, self.revision = shares, policy, self.revision + 1
-        pool = PoolConfig("default", policy, shares={"cpu": shares})
+        pool = PoolConfig("default", policy, shares={"cpu": shares}, scan_after_shrinking=True)
         self.world.configure(a_config(pools=[pool], revision=self.revision))
 
     @rule(data=st.data(), project=st.sampled_from(PROJECTS), count=st.integers(1, 6))
