@@ -177,8 +177,7 @@ class GroupArranger:
     def arrange(self, scan: Scan, decisions: list[Decision]) -> bool:
         """Decide about all groups: grant, defer, resize.
 
-        Return whether another scan may admit more: an evicted candidate may run on another node, or
-        units that shares took from running actions are free.
+        Return whether another scan may admit more: an evicted candidate elsewhere, or units that were taken.
         """
         state = self._state
         if not (self._groups or self._granted or state.resizing.changed):
@@ -213,14 +212,13 @@ class GroupArranger:
         return again
 
     def _freed(self, changes: list[UnitChange]) -> bool:
-        """Return whether shares made running actions narrower, perhaps for less than they gave up.
+        """Return whether a pool with shares made running actions narrower: what that left free may admit more.
 
         A later scan of the cycle does not widen an action that one has resized, so scans end.
         """
-        state = self._state
+        state, pools = self._state, self._state.config.pools
         if not (changes and state.sharing.cohorts and state.queues.active):
             return False
-        pools = state.config.pools
         return any(
             after.amount < before.amount and pools[live.pool].scan_after_shrinking
             for live, before, after in changes
