@@ -225,7 +225,7 @@ class ProcessRun:
         try:
             return await self._capture(command, environment.directory)
         finally:
-            self._tools.table.drop_group(self.tag, self._tools.groups)
+            self._tools.table.drop_group(self.tag, self._tools.groups, groups)
 
     async def _execute_owned(self, workspace: Path) -> RunReport:
         """Execute it under the uids of its workspace, where the node has uids for environments."""
