@@ -47,7 +47,7 @@ class CommandOutput(Protocol):
 class Capture:
     """One output stream of a command, read from a new pipe or from the ``named`` pipe on disk."""
 
-    def __init__(self, limits: OutputLimits, named: Path | None = None) -> None:
+    def __init__(self, limits: OutputLimits, named: Path | str | None = None) -> None:
         self.kept = KeptOutput(limits)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

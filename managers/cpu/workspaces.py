@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import hashlib
 import itertools
 import logging
@@ -323,6 +324,7 @@ def _convert(earlier: Path, folder: Path) -> None:
     os.chmod(moved, stat.S_IMODE(facts.st_mode))
 
 
+@functools.lru_cache(maxsize=4096)  # each action asks for that of its trajectory several times
 def safe_name(name: str) -> str:
     """Return a readable file name, distinct for each ``name`` and without path separators."""
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).hexdigest()

@@ -185,11 +185,10 @@ class StartedProgram:
         self.pid = pid
         self.inner_pid = inner_pid
         self.pidfd = os.pidfd_open(pid)
-        loop = asyncio.get_running_loop()
-        self._status: asyncio.Future[int] = loop.create_future()
+        self._status: asyncio.Future[int] = client._loop.create_future()
         self._status.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._ended: list[Callable[[], None]] = []
-        loop.add_reader(self.pidfd, self._on_end)
+        client._loop.add_reader(self.pidfd, self._on_end)
 
     def on_end(self, call: Callable[[], None]) -> None:
         """Call ``call`` when it has ended, before its status is known; at once if it has."""
@@ -328,7 +327,7 @@ class InitClient:
             program = self._programs[inner] = StartedProgram(self, pid, inner)
         except ProcessLookupError:
             return None
-        program.on_end(lambda: self._forget(0, inner))
+        program.on_end(lambda: self._forget("", inner))
         return program
 
     def reap(self, inner_pid: int) -> None:
@@ -378,11 +377,11 @@ class InitClient:
         async with self._starting:
             await self._until_gone()
             number = self.next_number()
-            line = self._line_of(number, command)
+            line, script = self._line_of(number, command)
             inner = await self._ask(number, line, ANSWER_SECONDS)
             try:
                 program = self._find(inner)
-                program.on_end(lambda: self._forget(number, inner))
+                program.on_end(lambda: self._forget(script, inner))
             except (OSError, EnvironmentLost) as error:
                 self.lose(f"its new child {inner} was not found: {error}")
                 raise EnvironmentLost(self.lost) from error
@@ -412,20 +411,22 @@ class InitClient:
             await asyncio.sleep(_PAUSE_SECONDS)  # a pipe does not notify its writer
         self._last = None
 
-    def _line_of(self, number: int, command: InitCommand) -> str:
-        """Return the request, with a file for what is too long for a line."""
+    def _line_of(self, number: int, command: InitCommand) -> tuple[str, str]:
+        """Return the request, and the name of its file, which has what is too long for a line; empty: none."""
         script = child_script(number, command)
         line = start_line(number, script)
         if len(line.encode(errors="surrogateescape")) <= _LINE_BYTES:
-            return line
+            return line, ""
         place = self._folder / f"{number}.sh"
         place.write_bytes(script.encode(errors="surrogateescape"))
         os.chmod(place, 0o644)
-        return start_line(number, f". {shlex.quote(f'{self._control}/{place.name}')}")
+        source = f". {shlex.quote(f'{self._control}/{place.name}')}"
+        return start_line(number, source), place.name
 
-    def _forget(self, number: int, inner: int) -> None:
+    def _forget(self, script: str, inner: int) -> None:
         self._programs.pop(inner, None)
-        (self._folder / f"{number}.sh").unlink(missing_ok=True)
+        if script:
+            (self._folder / script).unlink(missing_ok=True)
 
     def _find(self, inner: int) -> StartedProgram:
         known = {program.pid for program in self._programs.values()}

@@ -213,24 +213,27 @@ class KeptCommand:
         number = environment.client.next_number()
         self._pipes = (f"{number}.out", f"{number}.err")
         self._stdin = f"{number}.in"
+        spec = order.action.exec
+        #: Standard input; None is ``/dev/null``.
+        self._given = None if spec is None else spec.stdin
 
     async def captures(self, limits: OutputLimits) -> tuple[Capture, Capture]:
         """Return its outputs, through named pipes of the control folder."""
-        control, uid = self.environment.control, self.environment.uid
-        for name in self._pipes:
-            os.mkfifo(control / name, 0o600)
+        control, uid = str(self.environment.control), self.environment.uid
+        pipes = [f"{control}/{name}" for name in self._pipes]
+        for pipe in pipes:
+            os.mkfifo(pipe, 0o600)
             if uid is not None:
-                os.chown(control / name, uid, uid)
-        first, second = (Capture(limits, control / name) for name in self._pipes)
+                os.chown(pipe, uid, uid)
+        first, second = (Capture(limits, pipe) for pipe in pipes)
         return first, second
 
     async def start(self, withdrawn: Callable[[], bool]) -> tuple[RunningProgram, float]:
         """Let the init start it, on its cores and in its groups."""
         stdout, stderr = (f"{CONTROL}/{name}" for name in self._pipes)
         command = replace(self._command, stdout=stdout, stderr=stderr)
-        spec = self._order.action.exec
-        if spec is not None and spec.stdin is not None:
-            await asyncio.to_thread(self._write_stdin, spec.stdin)
+        if self._given is not None:
+            await asyncio.to_thread(self._write_stdin, self._given)
             command = replace(command, stdin=f"{CONTROL}/{self._stdin}")
         nice = nice_of(self._order.allocation("cpu"))
 
@@ -275,9 +278,11 @@ class KeptCommand:
 
     async def close(self) -> None:
         """Delete its pipes, unless background processes write to them."""
-        control = self.environment.control
-        for name in (self._stdin, *(() if self._left else self._pipes)):
-            (control / name).unlink(missing_ok=True)
+        control = str(self.environment.control)
+        stdin = () if self._given is None else (self._stdin,)
+        for name in (*stdin, *(() if self._left else self._pipes)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{control}/{name}")
 
     def _write_stdin(self, text: str) -> None:
         place = self.environment.control / self._stdin

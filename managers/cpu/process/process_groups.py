@@ -8,6 +8,9 @@ killed: by ``cgroup.kill`` in version 2, one process after another in version 1.
 In version 1 the groups are in the tree of the controller ``pids``. In version 2 a process has one group
 for all controllers, so the group of an action is below the memory group of its environment, if it has one.
 
+The group of an action in a living environment is empty when the action has ended, as what it left is moved to the
+background; it is then used for the next action, because making and removing one costs more than all else that is done with it.
+
 Only groups below our parent, named after the driver's key, are changed, and only processes in them are
 ended (I7). A new driver ends what its dead predecessor left in them.
 """
@@ -36,25 +39,32 @@ class ProcessGroup:
 
     def __init__(self, directory: Path) -> None:
         self._at = directory
+        # Each action uses it; joining a `Path` takes as long as reading the file.
+        self._processes = f"{directory}/cgroup.procs"
+        self._limit: int | None = None
+        #: Its action has ended and left nothing in it.
+        self.is_spare = False
 
     @property
     def entrance(self) -> Path:
         """The file to which a process writes ``0`` to enter."""
-        return self._at / "cgroup.procs"
+        return Path(self._processes)
 
     def enter(self, pid: int) -> None:
         """Move a process there. Raises OSError when it has ended."""
-        write(self.entrance, str(pid))
+        write(self._processes, str(pid))
 
     def limit(self, processes: int) -> None:
         """Let it have at most so many processes, where the controller is available."""
-        with contextlib.suppress(OSError):
-            write(self._at / "pids.max", str(processes))
+        if processes != self._limit:
+            self._limit = processes
+            with contextlib.suppress(OSError):
+                write(f"{self._at}/pids.max", str(processes))
 
     def processes(self) -> list[int]:
         """Return the ids of its processes; none when it is gone."""
         try:
-            return [int(pid) for pid in read(self.entrance).split()]
+            return [int(pid) for pid in read(self._processes).split()]
         except OSError:
             return []
 
@@ -90,6 +100,8 @@ class EnvironmentGroup:
         self.directory = directory
         self._processes = processes
         self.background = ProcessGroup(directory / "background")
+        #: Empty groups of ended actions.
+        self._spare: list[ProcessGroup] = []
 
     def make(self) -> None:
         """Make the groups. Raises OSError."""
@@ -98,18 +110,29 @@ class EnvironmentGroup:
         ProcessGroup(self.directory).limit(self._processes)
 
     def action(self, tag: int) -> ProcessGroup:
-        """Make the group of an action. Raises OSError."""
-        directory = self.directory / f"action-{tag:x}"
-        directory.mkdir(exist_ok=True)
-        group = ProcessGroup(directory)
+        """Return an empty group for an action, made if there is no spare one. Raises OSError."""
+        if self._spare:
+            group = self._spare.pop()
+            group.is_spare = False
+        else:
+            directory = self.directory / f"action-{tag:x}"
+            directory.mkdir(exist_ok=True)
+            group = ProcessGroup(directory)
         group.limit(self._processes)
         return group
+
+    def keep(self, group: ProcessGroup) -> bool:
+        """Keep the group of an ended action for another one; return False where it may hold processes."""
+        if group.is_spare:
+            self._spare.append(group)
+        return group.is_spare
 
     def retire(self, group: ProcessGroup) -> list[int]:
         """Move what an action has left to the background; return it. Repeated until a list is empty."""
         moved: dict[int, None] = {}
         for turn in range(_MOVING_ROUNDS):
             if not (pids := group.processes()):
+                group.is_spare = True
                 break
             if turn > _MOVING_ROUNDS // 2:
                 group.limit(0)  # it forks faster than it is moved

@@ -28,7 +28,7 @@ from typing import Final
 from domain.ports import Leftover
 from managers.common.start_log import leftover
 from managers.cpu.cgroup_files import read
-from managers.cpu.process.process_groups import ProcessGroup, ProcessGroups
+from managers.cpu.process.process_groups import EnvironmentGroup, ProcessGroup, ProcessGroups
 from managers.cpu.process.process_tag import ProcessTagger
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -91,11 +91,14 @@ class ProcessTable:
         """Record the control group of a run: what is in it is the run's, tag or not."""
         self._groups[tag] = group
 
-    def drop_group(self, tag: int, groups: ProcessGroups | None) -> None:
-        """Remove the group of an ended run, if it has one."""
+    def drop_group(
+        self, tag: int, groups: ProcessGroups | None, environment: EnvironmentGroup | None = None
+    ) -> None:
+        """Remove the group of an ended run, if it has one and ``environment`` does not keep it."""
         group = self._groups.pop(tag, None)
-        if group is not None and groups is not None:
-            groups.remove(group)
+        if group is None or groups is None or (environment and environment.keep(group)):
+            return
+        groups.remove(group)
 
     def left_behind(self, tag: int) -> bool:
         """Say whether a process of the ended run, or an escaped one, is alive; reap dead ones."""

@@ -43,7 +43,7 @@ from managers.cpu.process.process_tag import ProcessTagger
 from managers.cpu.reward_files import FilesChanged, RewardFiles
 from managers.cpu.tree.images import ImageMissing
 from managers.cpu.tree.trees import OpenTree, Trees, TreeUsers
-from managers.cpu.workspaces import MOUNT, LostWorkspaceError, Workspaces, workspace_of
+from managers.cpu.workspaces import MOUNT, LostWorkspaceError, Workspaces, safe_name, workspace_of
 
 #: Attempts to start a command in an environment whose init may have ended unnoticed.
 _STARTS: Final = 2
@@ -183,7 +183,10 @@ class ProcessRun:
 
     async def _folder(self, trajectory: TrajectoryKey | None) -> Path:
         """Return the folder of its environment, made when missing: in a thread where it may get a disk."""
-        workspaces = self._tools.workspaces
+        workspaces, kept = self._tools.workspaces, self._tools.environments
+        living = None if trajectory is None or kept is None else kept.named(safe_name(trajectory))
+        if living is not None:
+            return living.directory
         disk_bytes = self._tools.disk.quotas.of_disk(environment_of(self.order).disk_bytes)
         image = environment_of(self.order).image or ""
         find = partial(workspaces.alone, self.order.id, disk_bytes)
@@ -225,7 +228,7 @@ class ProcessRun:
         try:
             return await self._capture(command, environment.directory)
         finally:
-            self._tools.table.drop_group(self.tag, self._tools.groups)
+            self._tools.table.drop_group(self.tag, self._tools.groups, groups)
 
     async def _execute_owned(self, workspace: Path) -> RunReport:
         """Execute it under the uids of its workspace, where the node has uids for environments."""
@@ -441,11 +444,9 @@ class ProcessRun:
         await self._program.wait()
 
     async def _wait_for_exit(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._exited.wait()
-        except TimeoutError:
-            pass
 
     async def _discard(self, workspace: Path) -> None:
         try:
@@ -453,8 +454,7 @@ class ProcessRun:
         except OSError:
             try:
                 await asyncio.to_thread(self._tools.workspaces.remove, workspace)
-            except OSError as error:
-                # The next start of the driver tries again.
+            except OSError as error:  # the next start of the driver tries again
                 _log.warning("workspace %s could not be deleted: %s", workspace, error)
 
     async def _exit_code(self) -> int | None:

@@ -111,7 +111,7 @@ class LoopDisks:
 
     def size(self, folder: Path) -> int:
         """Return the bytes that files in a folder can have; 0 for one without a disk."""
-        if not self._image(folder).exists():
+        if not os.path.exists(f"{self._images}/{folder.name}.img"):  # each action asks
             return 0
         space = os.statvfs(folder)
         return space.f_blocks * space.f_frsize

@@ -1,10 +1,10 @@
-"""Groups that a dead node worker has left: those of actions end, those of living environments stay."""
+"""Groups that a dead node worker or an ended action has left: which end, which stay, and which are used again."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from managers.cpu.process.process_groups import ProcessGroups
+from managers.cpu.process.process_groups import EnvironmentGroup, ProcessGroups
 
 
 def made(parent: Path, *names: str) -> None:
@@ -31,3 +31,21 @@ def test_in_one_tree_groups_are_found_below_those_of_memory(tmp_path: Path) -> N
 
     left = {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")}
     assert left == {"one", "one/environment-one", "two"}
+
+
+def test_the_group_of_an_ended_action_is_used_again_once_it_is_empty(tmp_path: Path) -> None:
+    environment = EnvironmentGroup(tmp_path / "environment-one", 10)
+    environment.make()
+    first = environment.action(1)
+    limit = first.entrance.with_name("pids.max")
+    limit.touch()
+    assert not environment.keep(first)  # it may hold processes
+    first.kill()
+    assert limit.read_text() == "0"
+    assert environment.retire(first) == []
+    assert environment.keep(first)
+
+    assert environment.action(2) is first
+    assert limit.read_text() == "10"
+    assert environment.action(3) is not first
+    assert not environment.keep(first)
