@@ -201,6 +201,10 @@ async def test_short_actions_in_a_row_are_measured_together(
 ) -> None:
     clock, looks = Clock(), list[float]()
 
+    def look(_: Path) -> DiskUse:
+        looks.append(clock.now)
+        return DiskUse(1, 1)
+
     async def act(seconds: float) -> None:
         clock.now += seconds
         watch.begin(tmp_path, 0, lambda *_: None)
@@ -208,7 +212,7 @@ async def test_short_actions_in_a_row_are_measured_together(
         if clock.now > 110:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(disk_use, "measure", lambda _: looks.append(clock.now) or DiskUse(1, 1))
+    monkeypatch.setattr(disk_use, "measure", look)
     monkeypatch.setattr(asyncio, "sleep", act)
     watch = DiskWatch(DiskQuotas(), clock)
     with pytest.raises(asyncio.CancelledError):
