@@ -1,8 +1,7 @@
 """Disk watch: the disk that environments use, measured while actions run, and their quotas.
 
 Theory of operation. A thread adds up the blocks of an environment's files, as ``du`` does, while an action
-runs in it and once after: environments with one short action after the other are looked at once a second. While
-an action runs, the next look follows after ten times the duration of the last one, at least half
+runs in it and once after. The next look follows after ten times the duration of the last one, at least half
 a second, and later while nothing grows: so looking costs at most a tenth of a core, however many files there
 are. An environment above its quota has its action stopped (`cancelled`: its own fault, so it is neither run
 again nor rewarded). An action that finds its environment above the quota may go on while nothing grows: it may
@@ -34,8 +33,6 @@ from managers.cpu.disk_use import NOTHING, DiskUse, hidden_bytes, measure_all
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 8.0
-#: Time from one look to that after the end of an action: most actions are shorter, and write little.
-_AFTER_SECONDS: Final = 1.0
 #: Pause after a look, as a multiple of its duration.
 _REST: Final = 10
 #: An environment counts as recent for so long after its action has ended.
@@ -100,7 +97,6 @@ class _Watched:
     #: Bytes that it used when the disks of the node were last free.
     calm_bytes: int = 0
     due_at: float = 0.0
-    looked_at: float = -math.inf
     #: Written from outside since the last look began.
     uploaded: DiskUse = NOTHING
     pause_seconds: float = _FIRST_PAUSE_SECONDS
@@ -111,7 +107,7 @@ class _Watched:
         grows = use.grows_from(self.use)
         longer = min(2 * self.pause_seconds, _LONGEST_PAUSE_SECONDS)
         self.pause_seconds = _FIRST_PAUSE_SECONDS if grows else longer
-        self.use, self.looked_at = use, now
+        self.use = use
         self.due_at = now + max(self.pause_seconds, _REST * took_seconds)
 
     def is_recent(self, now: float) -> bool:
@@ -170,7 +166,7 @@ class DiskWatch:
         if known is not None:
             known.stop, known.ended_at = None, self._clock()
             known.processes = tuple
-            known.due_at = max(known.ended_at, known.looked_at + _AFTER_SECONDS)
+            known.due_at = known.ended_at
 
     def drop(self, name: str) -> None:
         """Stop watching an environment that was removed."""

@@ -196,32 +196,6 @@ async def test_an_environment_is_measured_less_often_while_nothing_grows(
     assert set(gaps[5:]) == {8.0}
 
 
-async def test_short_actions_in_a_row_are_measured_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, looks = Clock(), list[float]()
-
-    def look(_: Path) -> DiskUse:
-        looks.append(clock.now)
-        return DiskUse(1, 1)
-
-    async def act(seconds: float) -> None:
-        clock.now += seconds
-        watch.begin(tmp_path, 0, lambda *_: None)
-        watch.end(tmp_path)
-        if clock.now > 110:
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(disk_use, "measure", look)
-    monkeypatch.setattr(asyncio, "sleep", act)
-    watch = DiskWatch(DiskQuotas(), clock)
-    with pytest.raises(asyncio.CancelledError):
-        await watch.run()
-    gaps = [b - a for a, b in itertools.pairwise(looks)]
-    assert 8 <= len(looks) <= 11
-    assert min(gaps) >= 1.0
-
-
 async def test_an_environment_with_a_disk_of_its_own_is_measured_and_not_stopped(
     tmp_path: Path,
 ) -> None:
