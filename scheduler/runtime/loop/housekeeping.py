@@ -224,9 +224,8 @@ class Housekeeping:
         )
         body = encode_snapshot(stored)
         if len(body) >= aside_bytes:
-            self._pace.took_seconds = (
-                monotonic() - covered.began
-            )  # the loop waits for no more of it
+            # The loop waits for no more of it.
+            self._pace.took_seconds = monotonic() - covered.began
             self._writing = self._leadership.put_aside(self._keys.snapshot, body), covered
             return
         self._leadership.put(self._keys.snapshot, body)

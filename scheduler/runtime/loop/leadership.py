@@ -152,7 +152,8 @@ class Leadership:
     def adopt(self, offer: bytes, journal_id: str, entry: bytes) -> bool:
         """Make an offered snapshot the stored one (`snapshot_offers`); return whether it was."""
         keys = self.keys
-        names = [keys.epoch, keys.leader, keys.snapshot_offer, keys.offered_snapshot, keys.snapshot, keys.journal]  # fmt: skip
+        offered = [keys.snapshot_offer, keys.offered_snapshot, keys.snapshot, keys.journal]
+        names = [keys.epoch, keys.leader, *offered]
         return bool(self._fenced(self._adopt, names, [offer, journal_id, entry]))
 
     def finish_aside(self) -> None:

@@ -158,8 +158,8 @@ class StandbyState:
     """The machine of a standby, level with the journal but for its last moments.
 
     Theory of operation. A standby restores the latest snapshot and applies the journal behind it as it grows, exactly as a
-    recovery does: nothing is decided, and nothing is written but offers of snapshots (`snapshot_offers`). The journal has only what leaders committed, since writes of
-    a lost epoch are refused. But Redis itself may lose the newest entries (a replica was promoted, a file ends early), and
+    recovery does: nothing is decided, and nothing is written but offers of snapshots (`snapshot_offers`). The journal has only
+    what leaders committed, since writes of a lost epoch are refused. But Redis itself may lose the newest entries (a replica was promoted, a file ends early), and
     others then follow in their place. So each read begins at the last entry that was applied, and that entry has to be
     there, unchanged; a journal that was trimmed beyond it fails the same test. Whatever is wrong (also an entry that cannot
     be read, or about which this version decides otherwise), the state is dropped, and the loop recovers from the

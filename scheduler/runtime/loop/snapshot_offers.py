@@ -6,8 +6,8 @@ and nothing waits for it.
 Rules
 1. A standby stores a snapshot of a large state under a key of its own: it *offers* it. It writes nothing else, and offers none
    while the stored snapshot is small: the leader's own cost nothing then.
-2. The leader makes an offer the stored snapshot (`Leadership.adopt`) in one step with three checks: it still leads, the offer is
-   the one that it read, and the journal has the entry at which it was taken, unchanged. So a state with entries that Redis
+2. The leader makes an offer the stored snapshot (`Leadership.adopt`) in one step with four checks: it still leads, the offer is
+   the one that it read, the snapshot begins with its entry, and the journal has that entry, unchanged. So a state with entries that Redis
    has lost is never adopted.
 3. An offer of another version is not adopted: it may have members that a leader of this one cannot read, were it to start again.
 4. A leader that adopts waits longer with its own. Without a standby nothing changes.
