@@ -121,8 +121,10 @@ class OfferedSnapshots:
     def adopt(self, after: int, until: int) -> SnapshotOffer | None:
         """Make an offer behind entry ``after``, at most at ``until``, the stored snapshot; None: there is none, or it must not be.
 
-        Raises redis.RedisError, Fenced.
+        Raises redis.RedisError, Fenced. An idle leader reads nothing: without a new entry there is no offer to adopt.
         """
+        if until <= after:
+            return None
         try:
             stored = cast("bytes | None", self._client.get(self._keys.snapshot_offer))
             offer = _decoder.decode(stored) if stored is not None else None
