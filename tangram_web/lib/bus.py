@@ -127,7 +127,8 @@ async def with_timeout(answer: Awaitable[T], seconds: float = PATIENCE_SECONDS) 
     try:
         async with asyncio.timeout(seconds):
             return await answer
-    except (redis.RedisError, OSError) as error:  # TimeoutError is an OSError
+    # TimeoutError is an OSError. uvloop raises a RuntimeError for a write on a connection that was closed a moment before.
+    except (redis.RedisError, OSError, RuntimeError) as error:
         raise unavailable(error) from error
 
 
