@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         deadline=None,
         derandomize=in_ci(),
         print_blob=True,
-        max_examples=by_tier(25, 100, 1000),
+        max_examples=by_tier(25, 50, 1000),
         database=None if _tier == QUICK or in_ci() else settings.get_profile("default").database,
     )
     settings.load_profile("tangram")

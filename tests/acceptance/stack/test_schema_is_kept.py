@@ -58,7 +58,9 @@ def member_token(tangram: Tangram) -> str:
     return made.stdout.strip()
 
 
-@pytest.mark.parametrize("caller", ["administrator", "member", "anonymous"])
+@pytest.mark.parametrize(
+    "caller", ["administrator", "member", pytest.param("anonymous", marks=pytest.mark.long)]
+)
 def test_no_request_makes_a_server_error_or_an_unknown_status(
     tangram: Tangram, admin_token: str, member_token: str, caller: str, tmp_path: Path
 ):
