@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import name_paths, quantiles, store
 from domain.decisions import EndMove
 from scheduler.runtime.redis.journal import START, Journal
@@ -233,6 +234,7 @@ def _moves(running: RayNodes) -> int:
 
 def main() -> int:
     """Measure, print and store."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--machines", type=int, default=4)

@@ -28,6 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from domain.ids import trajectory_key
 from managers.cpu.workspaces import safe_name
@@ -296,6 +297,7 @@ def show(chaos: Chaos) -> None:
 
 def main() -> int:
     """Play, print, store; return 1 after a violation."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--for", dest="duration", default="60s", help="90, 60s, 30m, 1h")
     parser.add_argument("--seed", type=int, default=0, help="order of the disturbances")

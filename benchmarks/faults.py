@@ -22,6 +22,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from tests.faults.audit import Audit
 from tests.faults.load import Load
@@ -124,6 +125,7 @@ def missed(rows: dict[str, dict[str, float]], fail_over_seconds: float) -> list[
 
 def main() -> int:
     """Measure, print, store; return 1 when a target is missed."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="kills of each part")
     parser.add_argument("--rounds-per-count", type=int, default=10, help="between two audits")

@@ -28,6 +28,7 @@ from typing import Any, Final
 import msgspec
 import psutil
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from domain.action import Outcome
 from domain.codec import JournalEntry, encode, pack_fields
@@ -289,6 +290,7 @@ def _summary(found: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> int:
     """Measure, print and store; return 1 when the target is missed."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trajectories", type=int, default=100_000)
     parser.add_argument("--nodes", type=int, default=1000)

@@ -19,6 +19,7 @@ import sys
 import time
 from typing import Any, Final
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import quantiles, store
 from benchmarks.stack import Stack, tangram
 from tangram_client.aio import AsyncClient
@@ -80,6 +81,7 @@ def measure(nodes: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, print and store."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--cores", type=int, default=4, help="that each node declares")

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from tests.faults.ray_nodes import RayNodes, until
 
@@ -92,6 +93,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 def main() -> int:
     """Measure, print and store."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--declared", action="store_true", help="let the keeper do it")

@@ -26,6 +26,7 @@ from typing import Any, Final
 import redis
 from redis.sentinel import Sentinel
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import quantiles, store_parts
 from benchmarks.steady_operator import SteadyOperator
 from benchmarks.steady_trainers import SteadyTrainers
@@ -293,6 +294,7 @@ def _round(servers: Replicated, load: SteadyTrainers, number: int, *, isolate: b
 
 def main() -> int:
     """Play, print, store; return 1 when grants paused too long, or a confirmed action was lost."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trainers", type=int, default=16)

@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from benchmarks.rollouts.agents import HANDLER, SAMPLING, handlers_on_path
 from benchmarks.rollouts.language_models import language_models
@@ -214,6 +215,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, print, store; return 1 when a target is missed."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="kills of each part")
     parser.add_argument("--rounds-per-count", type=int, default=5, help="between two audits")
@@ -223,8 +225,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no round after that")
     parser.add_argument("--store", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
-    # A campaign that is ended leaves no process behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     result = campaign(options)
     print(result)
     if options.store:

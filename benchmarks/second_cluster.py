@@ -10,6 +10,7 @@ Targets: of the second, no accepted action is lost and none that must run once i
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from benchmarks.upgrade_nodes import GROUP, NODES, group_of_processes, until, worker_of
 from tangram_client import ActionView, Client, exec_action
@@ -129,6 +131,8 @@ def measure(directory: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Play, print, store; return 1 when a target is missed."""
+    end_on_sigterm()
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory(prefix="second-cluster-") as directory:
         found = measure(Path(directory))
     print(found)

@@ -32,6 +32,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from benchmarks.upgrade_nodes import until
 from domain.action import Outcome
@@ -430,6 +431,7 @@ def _answers(system: System) -> bool:
 
 def main() -> int:
     """Play, print, store; return 1 when a target is missed."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", choices=("processes", "ray"), default="processes")
     parser.add_argument("--case", choices=CASES, action="append")

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import store
 from managers.launch.launcher import InstanceState
 from tests.faults.slurm_nodes import SlurmNodes, wait_until
@@ -79,6 +80,7 @@ def _measure(nodes: SlurmNodes, count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure each number of nodes; store and print the rows."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8])
     counts = parser.parse_args().nodes

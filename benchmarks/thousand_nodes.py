@@ -33,6 +33,7 @@ import numpy as np
 import psutil
 import redis
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.process_costs import Costs, part_of
 from benchmarks.record import quantiles, store
 from benchmarks.stack import Stack, tangram
@@ -320,6 +321,7 @@ def measure(options: argparse.Namespace, stack: Stack, folder: str) -> dict[str,
 
 def main() -> int:
     """Measure, print and store."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--cores", type=int, default=256)

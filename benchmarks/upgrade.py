@@ -15,7 +15,6 @@ caller no error, every use of `benchmarks.upgrade_probe` works in every mixture,
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Any, Final
 
 import psutil
 
+from benchmarks.interruption import end_on_sigterm
 from benchmarks.record import name_paths, quantiles, store
 from benchmarks.steady_trainers import SteadyTrainers
 from benchmarks.upgrade_nodes import (
@@ -265,6 +265,7 @@ def variant_of(options: argparse.Namespace) -> str:
 
 def main() -> int:
     """Replace, count, print, store; return 1 when a target is missed."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--trainers", type=int, default=16)
     parser.add_argument("--from", dest="earlier", default="", help="revision, or another checkout")
@@ -275,8 +276,6 @@ def main() -> int:
     options = parser.parse_args()
     if options.rollback and not options.earlier:
         parser.error("--rollback needs --from: the revision to return to")
-    # Its parts end with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="tangram-upgrade-") as directory:
         try:
             result = play(options, Path(directory))
