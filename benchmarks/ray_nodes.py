@@ -101,7 +101,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ray-nodes-") as directory:
         found = measure(options.nodes, Path(directory), declared=options.declared)
     print(json.dumps(found, indent=1))
-    store("ray_nodes-declared" if options.declared else "ray_nodes", found)
+    store("ray_nodes", found, "declared" if options.declared else "")
     return int(found["ready_seconds"] > TARGET_SECONDS)
 
 

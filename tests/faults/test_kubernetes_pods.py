@@ -7,7 +7,6 @@ privileged-nodes, and one runs on each machine, as in the manifests.
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from tests.architecture.tree import ROOT
+from tests.faults.engine_actions import endless_processes, submit, submit_endless, view
 from tests.faults.slurm_nodes import wait_until
 from tests.faults.system import System
 from tests.kubernetes_build import skip_without_programs
@@ -23,9 +23,6 @@ from tests.kubernetes_cluster import KubernetesCluster, Object, running_cluster
 from tests.kubernetes_namespace import PODS, SECRETS, SETS, of_manifests, prepare, template
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
-
-#: Seconds of a sleep that no other program asks for: by it the processes of an action are found.
-MARK = "86398.25"
 
 
 class Pods:
@@ -96,32 +93,10 @@ def node_of(folder: Path) -> Object:
     return node
 
 
-def submit(system: System, *command: str, wait: int = 0) -> Any:
-    body = {"task": "t", "kind": "exec", "cost": {"cpu": 1}, "reward": {"from": "exit_code"}, "exec": {"command": command}}  # fmt: skip
-    headers = {"Authorization": f"Bearer {system.token}", "Content-Type": "application/json"}
-    url = f"{system.address.url}/api/v1/actions?wait={wait}"
-    asked = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=120) as answer:
-        return json.load(answer)
-
-
-def view(system: System, action: str) -> Any:
-    return system.ask("GET", f"/api/v1/actions/{action}")
-
-
-def processes_of_the_action() -> list[int]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if MARK in words and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
-
-
 def long_action(pods: Pods) -> tuple[str, str]:
     """Start an action that does not end, with a process that has left its session; return its id and its node."""
-    action = submit(pods.system, "sh", "-c", f"setsid sleep {MARK} & sleep {MARK}")["id"]
-    wait_until(lambda: len(processes_of_the_action()) >= 2, "the action does not run")
+    action = submit_endless(pods.system)
+    wait_until(lambda: len(endless_processes()) >= 2, "the action does not run")
     return action, view(pods.system, action)["placement"]["node"]
 
 
@@ -144,7 +119,7 @@ def test_a_pod_that_is_deleted_is_replaced_and_its_action_ends_without_a_reward(
     pods.cluster.ask("DELETE", f"{PODS}/{before['name']}")
     wait_until(lambda: view(pods.system, action)["state"] == "finished", "the action does not end")
     assert view(pods.system, action)["reward"] is None
-    wait_until(lambda: processes_of_the_action() == [], "processes of the action are left")
+    wait_until(lambda: endless_processes() == [], "processes of the action are left")
     wait_until(lambda: pods.pod(node)["metadata"]["uid"] != before["uid"], "there is no other pod")
     wait_until(lambda: node in pods.ready(), "the node is not back")
     assert submit(pods.system, "true", wait=60)["outcome"] == "completed"
@@ -156,7 +131,7 @@ def test_a_container_that_is_killed_starts_again_and_its_action_ends_without_a_r
     worker.kill()
     wait_until(lambda: view(pods.system, action)["state"] == "finished", "the action does not end")
     assert view(pods.system, action)["reward"] is None
-    assert processes_of_the_action() == []
+    assert endless_processes() == []
     wait_until(lambda: pods.instances()[node]["restarts"] == 1, "it does not start again")
     wait_until(lambda: node in pods.ready(), "the node is not back")
 

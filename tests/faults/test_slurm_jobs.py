@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,14 +10,12 @@ import psutil
 import pytest
 
 from managers.common.memory_shares import real_memory_bytes
+from tests.faults.engine_actions import endless_processes, submit, submit_endless, view
 from tests.faults.slurm_nodes import SlurmNodes, wait_until
 from tests.faults.system import System
 from tests.slurm_cluster import has_control_groups, running_cluster, skip_without_slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
-
-#: Seconds of a sleep that no other program asks for: by it the processes of an action are found.
-MARK = "86399.25"
 
 
 @pytest.fixture(scope="module")
@@ -41,31 +37,6 @@ def nodes(system: System, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield nodes
 
 
-def submit(system: System, *command: str, wait: int = 0) -> Any:
-    body = {"task": "t", "kind": "exec", "cost": {"cpu": 1}, "reward": {"from": "exit_code"}, "exec": {"command": command}}  # fmt: skip
-    headers = {"Authorization": f"Bearer {system.token}", "Content-Type": "application/json"}
-    url = f"{system.address.url}/api/v1/actions?wait={wait}"
-    asked = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=120) as answer:
-        return json.load(answer)
-
-
-def view(system: System, action: str) -> Any:
-    headers = {"Authorization": f"Bearer {system.token}"}
-    asked = urllib.request.Request(f"{system.address.url}/api/v1/actions/{action}", None, headers)
-    with urllib.request.urlopen(asked, timeout=120) as answer:
-        return json.load(answer)
-
-
-def processes_of_the_action() -> list[int]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if MARK in words and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
-
-
 def test_an_action_runs_within_the_job_of_its_node(system: System, nodes: SlurmNodes) -> None:
     done = submit(system, "grep", "Cpus_allowed_list", "/proc/self/status", wait=60)
     assert (done["outcome"], done["reward"]) == ("completed", 1.0)
@@ -84,12 +55,12 @@ def test_a_node_offers_no_more_memory_than_its_job_has(nodes: SlurmNodes) -> Non
 def test_a_cancelled_job_leaves_no_process_and_gives_no_reward(
     system: System, nodes: SlurmNodes
 ) -> None:
-    action = submit(system, "sh", "-c", f"setsid sleep {MARK} & sleep {MARK}")["id"]
-    wait_until(lambda: len(processes_of_the_action()) >= 2, "the action does not run")
+    action = submit_endless(system)
+    wait_until(lambda: len(endless_processes()) >= 2, "the action does not run")
     name = view(system, action)["placement"]["node"]
     nodes.call("scancel", nodes.job(name))
     wait_until(lambda: name not in nodes.listed(), "the job does not end")
-    assert processes_of_the_action() == []
+    assert endless_processes() == []
     nodes.launch(int(name.removeprefix("cpu-")))
     wait_until(lambda: view(system, action)["state"] == "finished", "the action is not ended")
     assert view(system, action)["reward"] is None
