@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
-from time import monotonic, time
+from time import monotonic, thread_time, time
 from typing import NamedTuple, cast
 
 import msgspec
@@ -58,7 +58,7 @@ FORGOTTEN_SECONDS = 30 * 86400
 
 
 class _Covered(NamedTuple):
-    """Up to which entry of the journal a snapshot goes, and when it was begun."""
+    """Up to which entry of the journal a snapshot goes, and the thread's CPU time when it was begun."""
 
     journal_id: str
     began: float
@@ -143,8 +143,8 @@ class Housekeeping:
             return False
         decided = self._stats.decided_seconds
         behind = (decided - pace.decided_seconds) * (seq - offer.seq) / (seq - pace.seq)
-        self._pace = SnapshotPace(offer.seq, decided - behind, pace.took_seconds)
-        self._trim_behind(_Covered(offer.journal_id, monotonic()))
+        self._pace = SnapshotPace(offer.seq, decided - behind, offer.took_seconds)
+        self._trim_behind(_Covered(offer.journal_id, thread_time()))
         return True
 
     def _check_durability(self) -> None:
@@ -211,7 +211,7 @@ class Housekeeping:
         self._leadership.finish_aside()
         self._finish_writing()
         term = self._term
-        covered, before = _Covered(term.journal_id, monotonic()), self._pace
+        covered, before = _Covered(term.journal_id, thread_time()), self._pace
         self._pace = SnapshotPace(term.seq, self._stats.decided_seconds, before.took_seconds)
         if term.seq == before.seq:
             return
@@ -225,12 +225,12 @@ class Housekeeping:
         body = encode_snapshot(stored)
         if len(body) >= aside_bytes:
             # The loop waits for no more of it.
-            self._pace.took_seconds = monotonic() - covered.began
+            self._pace.took_seconds = thread_time() - covered.began
             self._writing = self._leadership.put_aside(self._keys.snapshot, body), covered
             return
         self._leadership.put(self._keys.snapshot, body)
         self._trim_behind(covered)
-        self._pace.took_seconds = monotonic() - covered.began
+        self._pace.took_seconds = thread_time() - covered.began
 
     def _finish_writing(self) -> bool:
         """Finish a snapshot that has arrived; return whether one is still on its way. Raises redis.RedisError, Fenced."""

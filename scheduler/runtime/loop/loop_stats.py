@@ -25,7 +25,7 @@ class LoopStats:
         #: Passes since the process began, by bin, and their total time.
         self.pass_counts = [0] * (len(PASS_BOUNDS) + 1)
         self.pass_sum_seconds = 0.0
-        #: Time of the machine over all passes; a replay takes about as long, plus the decoding.
+        #: CPU time of the machine over all passes; a replay takes about as much, plus the decoding.
         self.decided_seconds = 0.0
         #: The server of the streams; None before it was asked.
         self.redis: ServerVersion | None = None
@@ -42,10 +42,10 @@ class LoopStats:
         self.passes += 1
         self.events += events
 
-    def record_decision(self, seconds: float) -> None:
+    def record_decision(self, seconds: float, cpu_seconds: float) -> None:
         """Record the time of the machine for one batch of events, its cycle included."""
         self._deciding.append(seconds)
-        self.decided_seconds += seconds
+        self.decided_seconds += cpu_seconds
 
     def quantile_seconds(self, share: float) -> float | None:
         """Return a quantile of whole passes; None before the first one."""

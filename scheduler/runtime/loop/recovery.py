@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final, cast
 
 import msgspec
@@ -181,7 +181,7 @@ class StandbyState:
         self._head = b""
         self._count = PAGE
         #: What loading took, and what applying took until now.
-        self._load_seconds = self._apply_seconds = 0.0
+        self._load_seconds = self._apply_seconds = self._apply_cpu_seconds = 0.0
         self._entries = 0
         self._loaded_at = self._read_at = self._load_at = float("-inf")
         #: Why there is no state; empty before the first one.
@@ -243,6 +243,7 @@ class StandbyState:
         self._recovered = _restored(stored, self._make_ledger, self._config)
         self._offers = OfferingStandby(self._client, self._keys, self._recovered.seq)
         self._load_seconds, self._apply_seconds, self._entries = monotonic() - began, 0.0, 0
+        self._apply_cpu_seconds = 0.0
         log.info("standby at entry %d after %.2f s", self._recovered.seq, self._load_seconds)
         return True
 
@@ -262,7 +263,9 @@ class StandbyState:
     def _offer_snapshot(self) -> None:
         recovered = self._recovered
         assert recovered is not None
-        self._offers.consider(recovered.seq, self._apply_seconds, self._applied, recovered.stored)
+        self._offers.consider(
+            recovered.seq, self._apply_cpu_seconds, self._applied, recovered.stored
+        )
 
     def _finish(self, progress: Callable[[], None]) -> bool:
         if self._is_far_behind():
@@ -273,7 +276,7 @@ class StandbyState:
 
     def _apply(self, until: float, progress: Callable[[], None] = lambda: None) -> bool:
         """Apply a page of entries, or its first ones until a time; return whether there may be more. Raises Unreadable."""
-        recovered, applied, began = self._recovered, 0, monotonic()
+        recovered, applied, began, cpu_began = self._recovered, 0, monotonic(), thread_time()
         assert recovered is not None
         page = self._behind(recovered, self._journal.stored(recovered.journal_id, self._count + 1))
         for stream_id, fields in page:
@@ -284,6 +287,7 @@ class StandbyState:
             if monotonic() >= until:
                 break
         self._apply_seconds += monotonic() - began
+        self._apply_cpu_seconds += thread_time() - cpu_began
         self._entries += applied
         all_of_it = applied == len(page)
         more = not all_of_it or applied >= self._count

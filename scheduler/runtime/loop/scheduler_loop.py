@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Event
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, thread_time
 from typing import Final, cast
 
 import msgspec
@@ -375,11 +375,11 @@ class SchedulerLoop:
         inbox_id, part = place or (self.inbox.read_id, self.inbox.read_part)
         if self.caution.rehearses(monotonic()):
             self.caution.rehearse(term.machine, events, messages)
-        began = perf_counter()
+        began, cpu_began = perf_counter(), thread_time()
         self._watch.begin(term.seq + 1)
         try:
             decisions = term.machine.handle(*events)
-            self.stats.record_decision(perf_counter() - began)
+            self.stats.record_decision(perf_counter() - began, thread_time() - cpu_began)
             term.seq += 1
             offset = term.clock.wall_offset()
             entry = encode(

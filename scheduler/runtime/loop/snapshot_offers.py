@@ -10,14 +10,14 @@ Rules
    the one that it read, the snapshot begins with its entry, and the journal has that entry, unchanged. So a state with entries that Redis
    has lost is never adopted.
 3. An offer of another version is not adopted: it may have members that a leader of this one cannot read, were it to start again.
-4. A leader that adopts waits longer with its own. Without a standby nothing changes.
+4. A leader that adopts waits longer with its own, and its standby longer with the next offer. Without a standby nothing changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final, cast
 
 import msgspec
@@ -34,11 +34,16 @@ from scheduler.runtime.loop.stored_snapshot import (
     place_in,
 )
 
-#: A standby offers before the leader's own is due.
-OFFER_PATIENCE: Final = 0.9
-#: A leader waits so many times as long with its own, until it has adopted none for so many seconds.
-PATIENCE: Final = 2.0
-PATIENT_SECONDS: Final = 60.0
+#: Applying an entry takes a standby at least such a share of the CPU time of the leader's decisions; it may take as much.
+APPLYING_SHARE: Final = 0.2
+#: A standby first offers before the leader's own is due.
+FIRST_PATIENCE: Final = 0.9
+#: Once the leader has adopted an offer, the next one comes after so many times as much: Redis serves nothing while it takes one in, 90 ms
+#: for 16 MB, and beside a standby that keeps the state a snapshot is loaded only when both are lost.
+OFFER_PATIENCE: Final = 10.0
+#: A leader waits so many times as long with its own, by its own measure, until it has adopted none for so many seconds.
+PATIENCE: Final = 4.0
+PATIENT_SECONDS: Final = 300.0
 
 
 class SnapshotOffer(msgspec.Struct):
@@ -48,6 +53,8 @@ class SnapshotOffer(msgspec.Struct):
     seq: int
     #: The journal entry there, as it is stored.
     entry: bytes
+    #: CPU time of taking it.
+    took_seconds: float
     version: str = VERSION
 
 
@@ -63,6 +70,8 @@ class OfferingStandby:
         self._client = client
         self._keys = keys
         self._pace = SnapshotPace(seq, 0.0)
+        self._patience = FIRST_PATIENCE
+        self._offered_seq = -1
 
     def consider(
         self,
@@ -73,15 +82,19 @@ class OfferingStandby:
     ) -> None:
         """Offer the state at journal entry ``seq`` if a snapshot is due there. Raises redis.RedisError.
 
-        ``applied_seconds``: what applying has taken since the load; ``entry``: the stored form of the entry.
+        ``applied_seconds``: CPU time of applying since the load; ``entry``: the stored form of the entry.
         """
-        before = self._pace
-        if entry is None or not before.is_due(seq, applied_seconds, OFFER_PATIENCE):
+        before, decided_seconds = self._pace, applied_seconds / APPLYING_SHARE
+        if entry is None or not before.is_due(seq, decided_seconds, self._patience):
             return
-        self._pace = SnapshotPace(seq, applied_seconds, before.took_seconds)
-        if not self._is_large():
+        stored = place_in(self._stored(0, HEAD_BYTES - 1)).seq if self._is_large() else 0
+        if self._patience == FIRST_PATIENCE and stored == self._offered_seq:
+            self._patience = OFFER_PATIENCE
             return
-        stored = place_in(self._stored(0, HEAD_BYTES - 1)).seq
+        self._patience = FIRST_PATIENCE
+        self._pace = SnapshotPace(seq, decided_seconds, before.took_seconds)
+        if not stored:
+            return
         if stored > before.seq:  # the leader's own, or that of another standby
             self._pace.seq = stored
             return
@@ -89,13 +102,14 @@ class OfferingStandby:
             self._offer(take, entry)
 
     def _offer(self, take: Callable[[], StoredSnapshot], entry: bytes) -> None:
-        began = monotonic()
+        began = thread_time()
         snapshot = take()
         body = encode_snapshot(snapshot)
-        self._pace.took_seconds = monotonic() - began
+        self._pace.took_seconds = took = thread_time() - began
         self._client.set(self._keys.offered_snapshot, body)
-        offer = SnapshotOffer(snapshot.journal_id, snapshot.seq, entry)
+        offer = SnapshotOffer(snapshot.journal_id, snapshot.seq, entry, took)
         self._client.set(self._keys.snapshot_offer, _encode(offer))
+        self._offered_seq = snapshot.seq
 
     def _is_large(self) -> bool:
         return bool(self._stored(LARGE_BYTES, LARGE_BYTES))

@@ -141,7 +141,7 @@ def test_a_snapshot_is_taken_when_a_replay_would_take_long(
     redis_client.xadd(keys.inbox, {"0": encode(TimeAdvanced())})
     loop.run_once(0.01)
     for decided, taken in ((1000.0, False), (10_000.0, True)):
-        loop.stats.record_decision(decided)
+        loop.stats.record_decision(decided, decided)
         loop.housekeeping._next = 0.0
         loop.housekeeping.due()
         assert (redis_client.get(keys.snapshot) is not None) == taken

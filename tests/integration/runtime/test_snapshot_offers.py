@@ -93,7 +93,7 @@ def test_the_leader_adopts_what_a_standby_offers(
     assert snapshot.dump(recovered.machine) == snapshot.dump(leader.term.machine)
 
 
-def test_a_leader_that_adopts_waits_twice_as_long_with_its_own(
+def test_a_leader_that_adopts_waits_longer_with_its_own(
     redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert leader.housekeeping._offered.patience == 1.0
@@ -104,6 +104,34 @@ def test_a_leader_that_adopts_waits_twice_as_long_with_its_own(
     assert leader.housekeeping._offered.patience == snapshot_offers.PATIENCE
     monkeypatch.setattr(snapshot_offers, "PATIENT_SECONDS", 0.0)
     assert leader.housekeeping._offered.patience == 1.0
+
+
+def test_a_standby_whose_offer_was_adopted_waits_longer_with_the_next(
+    redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standby = follow(redis_client, keys)
+    decide(leader, 2)
+    follow(redis_client, keys, standby)
+    look(leader, monkeypatch)
+    adopted = seq_of(redis_client, keys.snapshot)
+    waited = snapshot_offers.OFFER_PATIENCE * stored_snapshot.SNAPSHOT_ENTRIES
+    while leader.term.seq < adopted + waited - 1:
+        decide(leader, 3)
+        follow(redis_client, keys, standby)
+        assert not redis_client.exists(keys.offered_snapshot)
+    decide(leader, 3)
+    follow(redis_client, keys, standby)
+    assert seq_of(redis_client, keys.offered_snapshot) == leader.term.seq
+
+
+def test_an_offer_that_was_not_adopted_is_followed_by_the_next(
+    redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop
+) -> None:
+    standby = follow(redis_client, keys)
+    for number in (2, 3, 3):
+        decide(leader, number)
+        follow(redis_client, keys, standby)
+    assert seq_of(redis_client, keys.offered_snapshot) == leader.term.seq
 
 
 def test_without_an_offer_the_leader_takes_its_own(
