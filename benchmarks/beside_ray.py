@@ -37,6 +37,7 @@ from tests.faults.ray_nodes import RayNodes, until
 
 RIVAL: Final = Path(__file__).with_name("rival_ray_sandbox.py")
 TARGET_RATE: Final = 3.0
+SPEED: Final = 20.0
 
 Steps = list[tuple[float, float]]
 
@@ -241,14 +242,14 @@ def main() -> int:
     parser.add_argument("--trajectories", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=25, help="of a trajectory, at most")
-    parser.add_argument("--speed", type=float, default=20.0)
+    parser.add_argument("--speed", type=float, default=SPEED)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="beside-ray-") as directory:
         found = measure(options, Path(directory))
     print(json.dumps({name: found[name] for name in ("rate_ratio", "act_ratio")}))
     name_paths()
-    store("beside_ray", found)
+    store("beside_ray", found, "" if options.speed == SPEED else f"speed-{options.speed:g}")
     return int(found["rate_ratio"] < TARGET_RATE or found["act_ratio"] >= 1)
 
 

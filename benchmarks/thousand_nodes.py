@@ -332,7 +332,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tangram-played-") as folder, tangram() as stack:
         found = measure(options, stack, folder)
     print(json.dumps(found, indent=1))
-    print("stored in", store("thousand_nodes", found))
+    print("stored in", store("thousand_nodes", found, f"rate-{options.rate:g}"))
     return 0
 
 
