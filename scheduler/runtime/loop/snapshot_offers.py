@@ -42,7 +42,7 @@ FIRST_PATIENCE: Final = 0.9
 #: for 16 MB, and beside a standby that keeps the state a snapshot is loaded only when both are lost.
 OFFER_PATIENCE: Final = 10.0
 #: A leader waits so many times as long with its own, by its own measure, until it has adopted none for so many seconds.
-PATIENCE: Final = 4.0
+LEADER_PATIENCE: Final = 4.0
 PATIENT_SECONDS: Final = 300.0
 
 
@@ -130,7 +130,7 @@ class OfferedSnapshots:
     @property
     def patience(self) -> float:
         """How many times as long as usual the leader waits with a snapshot of its own."""
-        return PATIENCE if monotonic() - self._adopted_at < PATIENT_SECONDS else 1.0
+        return LEADER_PATIENCE if monotonic() - self._adopted_at < PATIENT_SECONDS else 1.0
 
     def adopt(self, after: int, until: int) -> SnapshotOffer | None:
         """Make an offer behind entry ``after``, at most at ``until``, the stored snapshot; None: there is none, or it must not be.

@@ -60,6 +60,14 @@ def follow(client: redis.Redis, keys: Keys, standby: StandbyState | None = None)
     return standby
 
 
+@pytest.fixture
+def offering(redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop) -> StandbyState:
+    """Return a standby that has offered the leader's state after two entries."""
+    standby = follow(redis_client, keys)
+    decide(leader, 2)
+    return follow(redis_client, keys, standby)
+
+
 def look(loop: SchedulerLoop, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Let the leader do its housekeeping; return whether it took a snapshot of its own."""
     taken: list[float] = []
@@ -75,12 +83,10 @@ def seq_of(client: redis.Redis, key: str) -> int:
     return decode_snapshot(stored).seq if stored else 0
 
 
+@pytest.mark.usefixtures("offering")
 def test_the_leader_adopts_what_a_standby_offers(
     redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standby = follow(redis_client, keys)
-    decide(leader, 2)
-    follow(redis_client, keys, standby)
     decide(leader, 3)
     own = look(leader, monkeypatch)
 
@@ -93,34 +99,33 @@ def test_the_leader_adopts_what_a_standby_offers(
     assert snapshot.dump(recovered.machine) == snapshot.dump(leader.term.machine)
 
 
+@pytest.mark.usefixtures("offering")
 def test_a_leader_that_adopts_waits_longer_with_its_own(
     redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert leader.housekeeping._offered.patience == 1.0
-    standby = follow(redis_client, keys)
-    decide(leader, 2)
-    follow(redis_client, keys, standby)
     look(leader, monkeypatch)
-    assert leader.housekeeping._offered.patience == snapshot_offers.PATIENCE
+    assert leader.housekeeping._offered.patience == snapshot_offers.LEADER_PATIENCE
     monkeypatch.setattr(snapshot_offers, "PATIENT_SECONDS", 0.0)
     assert leader.housekeeping._offered.patience == 1.0
 
 
 def test_a_standby_whose_offer_was_adopted_waits_longer_with_the_next(
-    redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
+    redis_client: redis.Redis,
+    keys: Keys,
+    leader: SchedulerLoop,
+    offering: StandbyState,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standby = follow(redis_client, keys)
-    decide(leader, 2)
-    follow(redis_client, keys, standby)
     look(leader, monkeypatch)
     adopted = seq_of(redis_client, keys.snapshot)
     waited = snapshot_offers.OFFER_PATIENCE * stored_snapshot.SNAPSHOT_ENTRIES
     while leader.term.seq < adopted + waited - 1:
         decide(leader, 3)
-        follow(redis_client, keys, standby)
+        follow(redis_client, keys, offering)
         assert not redis_client.exists(keys.offered_snapshot)
     decide(leader, 3)
-    follow(redis_client, keys, standby)
+    follow(redis_client, keys, offering)
     assert seq_of(redis_client, keys.offered_snapshot) == leader.term.seq
 
 
@@ -177,6 +182,7 @@ def has_another_body(client: redis.Redis, keys: Keys) -> None:
     [loses_the_entry, has_another_entry, is_of_another_version, is_damaged, has_another_body],
     ids=lambda each: each.__name__,
 )
+@pytest.mark.usefixtures("offering")
 def test_an_offer_that_is_not_of_this_journal_and_version_is_left(
     redis_client: redis.Redis,
     keys: Keys,
@@ -184,33 +190,26 @@ def test_an_offer_that_is_not_of_this_journal_and_version_is_left(
     change: Callable[[redis.Redis, Keys], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standby = follow(redis_client, keys)
-    decide(leader, 2)
-    follow(redis_client, keys, standby)
     before = redis_client.get(keys.snapshot)
     change(redis_client, keys)
     assert look(leader, monkeypatch), "it takes its own"
     assert redis_client.get(keys.snapshot) == before
 
 
+@pytest.mark.usefixtures("offering")
 def test_an_offer_is_adopted_by_the_present_leader_alone(
     redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standby = follow(redis_client, keys)
-    decide(leader, 2)
-    follow(redis_client, keys, standby)
     redis_client.delete(keys.leader)
     assert Leadership(redis_client, keys, "second").try_elect()
     with pytest.raises(Fenced):
         leader.housekeeping._adopt()
 
 
+@pytest.mark.usefixtures("offering")
 def test_an_offer_older_than_the_stored_snapshot_is_left(
     redis_client: redis.Redis, keys: Keys, leader: SchedulerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standby = follow(redis_client, keys)
-    decide(leader, 2)
-    follow(redis_client, keys, standby)
     leader.housekeeping.snapshot()
     look(leader, monkeypatch)
     assert seq_of(redis_client, keys.snapshot) == leader.term.seq
